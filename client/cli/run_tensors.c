@@ -1,0 +1,288 @@
+#include "client/cli/npy.h"
+#include "client/cli/parallel.h"
+#include "client/cli/random.h"
+#include "client/cli/run.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIGN 64u
+
+/* --- The shape ------------------------------------------------------------------------------- */
+
+static bool same_shape(const uint64_t *a, const uint64_t *b)
+{
+    return memcmp(a, b, CLI_NPY_DIMS * sizeof *a) == 0;
+}
+
+/* The files' shapes become the problem's, if they agree with each other and with the options. */
+static enum cli_exit shape_of_files(struct fa_problem *problem, const struct run_options *options,
+                                    const struct cli_npy files[3], struct cli_error *error)
+{
+    const uint64_t *q = files[RUN_Q].shape, *k = files[RUN_K].shape, *v = files[RUN_V].shape;
+    const struct run_shape *shape = &options->shape;
+    const uint64_t asked[CLI_NPY_DIMS] = {shape->batch, shape->heads, shape->length, shape->dim};
+
+    for (size_t i = 0; i < 3; i++)
+        for (size_t j = 0; j < CLI_NPY_DIMS; j++)
+            if (files[i].shape[j] > INT32_MAX)
+                return cli_fail(error, CLI_USAGE,
+                                "%s: a dimension of %" PRIu64 " is over 2147483647", files[i].path,
+                                files[i].shape[j]);
+    if (q[0] != k[0] || q[3] != k[3])
+        return cli_fail(error, CLI_USAGE,
+                        "%s: shapes disagree: [B,G,N,D] is (%" PRIu64 ", .., .., %" PRIu64
+                        "), but q's [B,H,S,D] is (%" PRIu64 ", .., .., %" PRIu64 ")",
+                        files[RUN_K].path, k[0], k[3], q[0], q[3]);
+    if (!same_shape(k, v))
+        return cli_fail(error, CLI_USAGE,
+                        "%s: shapes disagree: v is (%" PRIu64 ", %" PRIu64 ", %" PRIu64 ", %" PRIu64
+                        "), but k is (%" PRIu64 ", %" PRIu64 ", %" PRIu64 ", %" PRIu64 ")",
+                        files[RUN_V].path, v[0], v[1], v[2], v[3], k[0], k[1], k[2], k[3]);
+    if (options->shape_given && !same_shape(q, asked))
+        return cli_fail(error, CLI_USAGE,
+                        "--shape disagrees with %s, which is %" PRIu64 ",%" PRIu64 ",%" PRIu64
+                        ",%" PRIu64 "; leave it out",
+                        files[RUN_Q].path, q[0], q[1], q[2], q[3]);
+    if (options->kv_heads_given && options->kv_heads != k[1])
+        return cli_fail(error, CLI_USAGE, "--kv-heads disagrees with %s, which has %" PRIu64,
+                        files[RUN_K].path, k[1]);
+    if (options->kv_len_given && options->kv_len != k[2])
+        return cli_fail(error, CLI_USAGE, "--kv-len disagrees with %s, which has %" PRIu64,
+                        files[RUN_K].path, k[2]);
+    problem->batch = (uint32_t)q[0];
+    problem->heads = (uint32_t)q[1];
+    problem->q_len = (uint32_t)q[2];
+    problem->head_dim = (uint32_t)q[3];
+    problem->kv_heads = (uint32_t)k[1];
+    problem->kv_len = (uint32_t)k[2];
+    return CLI_OK;
+}
+
+static void shape_of_options(struct fa_problem *problem, const struct run_options *options)
+{
+    problem->batch = options->shape.batch;
+    problem->heads = options->shape.heads;
+    problem->q_len = options->shape.length;
+    problem->head_dim = options->shape.dim;
+    problem->kv_heads = options->kv_heads_given ? options->kv_heads : problem->heads;
+    problem->kv_len = options->kv_len_given ? options->kv_len : problem->q_len;
+}
+
+/* Completes the problem and checks it as the daemon will. */
+static enum cli_exit complete_problem(struct fa_problem *problem, const struct run_options *options,
+                                      struct cli_error *error)
+{
+    static const char *const option_of[][2] = {{"kv_heads", "--kv-heads"},
+                                               {"kv_len", "--kv-len"},
+                                               {"scale", "--scale"},
+                                               {"mask", "--mask"}};
+    const char *option = options->inputs[RUN_Q] ? options->inputs[RUN_Q] : "--shape";
+    struct fa_error wrong = {0};
+
+    problem->dtype = FA_DTYPE_FLOAT32;
+    problem->mask = options->mask;
+    problem->scale = options->scale_given
+                         ? options->scale
+                         : fa_default_scale(problem->head_dim ? problem->head_dim : 1);
+    fa_set_packed(problem);
+    if (fa_problem_check(problem, &wrong) == FA_OK)
+        return CLI_OK;
+    for (size_t i = 0; i < sizeof option_of / sizeof option_of[0]; i++)
+        if (!strcmp(wrong.field, option_of[i][0]))
+            option = option_of[i][1];
+    return cli_fail(error, CLI_USAGE, "%s: %s%s%s", option, wrong.field, *wrong.field ? ": " : "",
+                    wrong.text);
+}
+
+/* --- Memory ---------------------------------------------------------------------------------- */
+
+/* What the kernel says can be had without swapping, or UINT64_MAX. A shared mapping that the system
+ * cannot back ends in SIGBUS, not in a NULL, so ask before. */
+static uint64_t available_bytes(void)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    uint64_t bytes = UINT64_MAX;
+    char line[128];
+
+    while (file && fgets(line, sizeof line, file)) {
+        uint64_t kib;
+
+        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1)
+            bytes = kib * 1024;
+    }
+    if (file)
+        fclose(file);
+    return bytes;
+}
+
+static enum cli_exit too_large(struct cli_error *error)
+{
+    return cli_fail(error, CLI_USAGE,
+                    "the tensors are too large to be addressed; take a smaller shape");
+}
+
+/* Sets the counts and offsets; *total is what all tensors take. */
+static enum cli_exit lay_out(struct run_tensors *tensors, const struct run_options *options,
+                             uint64_t offset[RUN_TENSORS], uint64_t *shared,
+                             struct cli_error *error)
+{
+    const struct fa_problem *problem = &tensors->problem;
+    struct fa_extents q = fa_q_extents(problem), kv = fa_kv_extents(problem);
+    const struct fa_extents extents[RUN_TENSORS] = {q, kv, kv, q, fa_lse_extents(problem)};
+    const struct fa_strides strides[RUN_TENSORS] = {problem->q, problem->k, problem->v, problem->o,
+                                                    problem->lse};
+    uint64_t total = 0, available = available_bytes();
+
+    *shared = 0;
+    for (size_t i = 0; i < RUN_TENSORS; i++) {
+        uint64_t bytes;
+
+        if (i == RUN_LSE && !options->lse && !options->check)
+            continue;
+        if (!fa_span(extents[i], strides[i], &tensors->count[i]))
+            return too_large(error);
+        bytes = tensors->count[i] * sizeof(float);
+        bytes = (bytes / ALIGN + 1) * ALIGN; /* never 0: an empty tensor has a place too */
+        if (__builtin_add_overflow(total, bytes, &total) || total > INT64_MAX)
+            return too_large(error);
+        tensors->in_shared[i] = options->transports.memfd[i];
+        if (tensors->in_shared[i]) {
+            offset[i] = *shared;
+            *shared += bytes;
+        }
+    }
+    if (total > available)
+        return cli_fail(error, CLI_FAILED,
+                        "the tensors need %" PRIu64 " MiB, %" PRIu64
+                        " MiB of memory are available; take a smaller shape",
+                        total >> 20, available >> 20);
+    return CLI_OK;
+}
+
+static enum cli_exit make_room(struct run_tensors *tensors, const struct run_options *options,
+                               struct cli_error *error)
+{
+    uint64_t offset[RUN_TENSORS] = {0}, shared = 0;
+
+    if (lay_out(tensors, options, offset, &shared, error) != CLI_OK)
+        return error->code;
+    if (shared > 0 && fa_shared_create(&tensors->shared, shared) != FA_OK)
+        return cli_fail(error, CLI_FAILED,
+                        "no %" PRIu64 " MiB of shared memory; take a smaller shape", shared >> 20);
+    for (size_t i = 0; i < RUN_TENSORS; i++) {
+        size_t bytes = (tensors->count[i] * sizeof(float) / ALIGN + 1) * ALIGN;
+
+        if (i == RUN_LSE && !options->lse && !options->check)
+            continue;
+        tensors->data[i] = tensors->in_shared[i]
+                               ? (void *)((char *)tensors->shared.data + offset[i])
+                               : aligned_alloc(ALIGN, bytes);
+        if (!tensors->data[i])
+            return cli_fail(error, CLI_FAILED, "no %zu MiB of memory for %s; take a smaller shape",
+                            bytes >> 20, run_tensor_names[i]);
+    }
+    return CLI_OK;
+}
+
+/* --- Inputs ---------------------------------------------------------------------------------- */
+
+#define CHUNK ((uint64_t)1 << 18) /* elements a task: some milliseconds; even, as streams need */
+
+struct generation {
+    struct run_tensors *tensors;
+    uint64_t seed;
+    uint64_t chunks[3];
+    struct cli_progress progress;
+};
+
+static uint64_t chunks_of(uint64_t count)
+{
+    return count / CHUNK + (count % CHUNK != 0);
+}
+
+static void generate_chunk(void *context, uint64_t index)
+{
+    struct generation *generation = context;
+    struct run_tensors *tensors = generation->tensors;
+    uint64_t left, tensor = 0;
+
+    while (index >= generation->chunks[tensor])
+        index -= generation->chunks[tensor++];
+    left = tensors->count[tensor] - index * CHUNK;
+    cli_random_normal(generation->seed, tensor, index * CHUNK,
+                      tensors->data[tensor] + index * CHUNK, left < CHUNK ? left : CHUNK);
+    atomic_fetch_add(&generation->progress.done, 1);
+}
+
+static void generate(struct run_tensors *tensors, uint64_t seed)
+{
+    struct generation generation = {.tensors = tensors, .seed = seed};
+    uint64_t total = 0;
+
+    for (size_t i = 0; i < 3; i++)
+        total += generation.chunks[i] = chunks_of(tensors->count[i]);
+    cli_progress_begin(&generation.progress, "making random input", total);
+    cli_parallel(generate_chunk, &generation, total);
+    cli_progress_end(&generation.progress);
+}
+
+static enum cli_exit init_from_files(struct run_tensors *out, const struct run_options *options,
+                                     struct cli_npy files[3], struct cli_error *error)
+{
+    struct cli_progress progress;
+    enum cli_exit code = CLI_OK;
+
+    for (size_t i = 0; i < 3; i++)
+        if (cli_npy_open(&files[i], options->inputs[i], CLI_NPY_DIMS, error) != CLI_OK)
+            return error->code;
+    if (shape_of_files(&out->problem, options, files, error) != CLI_OK ||
+        complete_problem(&out->problem, options, error) != CLI_OK ||
+        make_room(out, options, error) != CLI_OK)
+        return error->code;
+    cli_progress_begin(&progress, "reading", 0);
+    for (size_t i = 0; i < 3 && code == CLI_OK; i++)
+        code = cli_npy_read(&files[i], out->data[i], error);
+    cli_progress_end(&progress);
+    return code;
+}
+
+enum cli_exit run_tensors_init(struct run_tensors *out, const struct run_options *options,
+                               struct cli_error *error)
+{
+    struct cli_npy files[3] = {0};
+
+    *out = (struct run_tensors){0};
+    if (options->inputs[RUN_Q]) {
+        enum cli_exit code = init_from_files(out, options, files, error);
+
+        for (size_t i = 0; i < 3; i++)
+            cli_npy_close(&files[i]);
+        return code;
+    }
+    shape_of_options(&out->problem, options);
+    if (complete_problem(&out->problem, options, error) != CLI_OK ||
+        make_room(out, options, error) != CLI_OK)
+        return error->code;
+    generate(out, options->seed);
+    return CLI_OK;
+}
+
+void run_tensors_release(struct run_tensors *tensors)
+{
+    for (size_t i = 0; i < RUN_TENSORS; i++)
+        if (!tensors->in_shared[i])
+            free(tensors->data[i]);
+    if (tensors->shared.data)
+        fa_shared_destroy(&tensors->shared);
+    *tensors = (struct run_tensors){0};
+}
+
+void run_tensors_poison(struct run_tensors *tensors)
+{
+    /* All bits set is a NaN. */
+    for (size_t i = RUN_O; i < RUN_TENSORS; i++)
+        if (tensors->data[i])
+            memset(tensors->data[i], 0xff, tensors->count[i] * sizeof(float));
+}

@@ -1,0 +1,180 @@
+#include "client/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The wire's rule for offsets, whatever the element. */
+#define OFFSET_ALIGN 4
+
+static enum fa_status refuse(struct fa_client *client, const struct fa_placed *placed,
+                             const char *part, const char *text)
+{
+    char field[sizeof client->error.field];
+
+    snprintf(field, sizeof field, "%s%s%s", placed->name, part[0] ? "." : "", part);
+    return fa_client_fail(client, FA_INVALID_ARGUMENT, field, "%s", text);
+}
+
+/* --- Checks ---------------------------------------------------------------------------------- */
+
+static enum fa_status measure(struct fa_client *client, struct fa_placed *placed)
+{
+    const struct fa_strides packed = fa_packed_strides(placed->extents);
+    const struct fa_strides *given = placed->tensor->strides;
+    uint64_t elements;
+
+    placed->strides = given ? *given : packed;
+    if (placed->strides.batch < 0)
+        return refuse(client, placed, "stride_batch", "is negative");
+    if (placed->strides.head < 0)
+        return refuse(client, placed, "stride_head", "is negative");
+    if (placed->strides.row < 0)
+        return refuse(client, placed, "stride_row", "is negative");
+    if (!fa_span(placed->extents, packed, &elements))
+        return refuse(client, placed, "", "has more elements than can be addressed");
+    placed->packed_bytes = elements * placed->element;
+    if (!fa_span(placed->extents, placed->strides, &elements))
+        return refuse(client, placed, "", "its strides reach further than can be addressed");
+    placed->span_bytes = elements * placed->element;
+    return FA_OK;
+}
+
+/* In shared memory an output's strides are the daemon's to check; inline, only libfa knows them. */
+static enum fa_status place_inline(struct fa_client *client, struct fa_placed *placed)
+{
+    if (placed->output && !fa_strides_nest(placed->extents, placed->strides))
+        return refuse(client, placed, "",
+                      "two elements may share a place: each stride of an output must be at least "
+                      "the span of the dimensions inside it");
+    placed->message.inline_bytes = &placed->inline_bytes;
+    return FA_OK;
+}
+
+static enum fa_status place_shared(struct fa_client *client, struct fa_placed *placed,
+                                   const struct fa_shared **used)
+{
+    const struct fa_shared *shared = placed->tensor->shared;
+    uintptr_t start = (uintptr_t)shared->data, data = (uintptr_t)placed->tensor->data;
+
+    if (!shared->data || shared->fd < 0)
+        return refuse(client, placed, "shared", "is not one that fa_shared_create made");
+    if (*used && (*used)->fd != shared->fd)
+        return refuse(client, placed, "shared",
+                      "another tensor of this request lies in another fa_shared; a request can use "
+                      "one");
+    if (data - start > shared->size || /* below it: wraps to more than any size */
+        placed->span_bytes > shared->size - (data - start))
+        return refuse(client, placed, "shared", "the tensor does not lie inside it");
+    if ((data - start) % OFFSET_ALIGN != 0)
+        return refuse(client, placed, "memfd.offset", "is not a multiple of 4");
+    *used = shared;
+    placed->message.memfd = &placed->memfd;
+    placed->memfd.has_offset = true;
+    placed->memfd.offset = data - start;
+    return FA_OK;
+}
+
+enum fa_status fa_tensor_place(struct fa_client *client, struct fa_placed *placed,
+                               const struct fa_shared **shared)
+{
+    const struct fa_tensor *tensor = placed->tensor;
+    enum fa_status status;
+
+    placed->message = (Fad__Tensor)FAD__TENSOR__INIT;
+    placed->inline_bytes = (Fad__InlineLocation)FAD__INLINE_LOCATION__INIT;
+    placed->memfd = (Fad__MemfdLocation)FAD__MEMFD_LOCATION__INIT;
+    if (!tensor->data)
+        return refuse(client, placed, "", "is required: its data is NULL");
+    placed->present = true;
+    status = measure(client, placed);
+    if (status == FA_OK && tensor->shared)
+        status = place_shared(client, placed, shared);
+    else if (status == FA_OK)
+        status = place_inline(client, placed);
+    if (status != FA_OK)
+        return status;
+
+    /* Inputs that would be longer with their gaps are packed first; inline outputs come packed. */
+    if (tensor->strides &&
+        (tensor->shared || (!placed->output && placed->span_bytes <= placed->packed_bytes))) {
+        placed->message.has_stride_batch = placed->message.has_stride_head = true;
+        placed->message.has_stride_row = true;
+        placed->message.stride_batch = placed->strides.batch;
+        placed->message.stride_head = placed->strides.head;
+        placed->message.stride_row = placed->strides.row;
+    }
+    return FA_OK;
+}
+
+bool fa_tensor_is_inline(const struct fa_placed *placed)
+{
+    return placed->present && !placed->tensor->shared;
+}
+
+uint64_t fa_tensor_wire_bytes(const struct fa_placed *placed)
+{
+    return placed->message.has_stride_row ? placed->span_bytes : placed->packed_bytes;
+}
+
+/* --- Buffers --------------------------------------------------------------------------------- */
+
+/* Copies every row between the tensor's place and a packed buffer. */
+static void copy_rows(const struct fa_placed *placed, char *packed, bool gather)
+{
+    const struct fa_extents e = placed->extents;
+    const struct fa_strides s = placed->strides;
+    const size_t row_bytes = e.width * placed->element;
+    char *data = placed->tensor->data;
+
+    for (uint32_t b = 0; b < e.batch; b++) {
+        for (uint32_t h = 0; h < e.heads; h++) {
+            for (uint32_t i = 0; i < e.rows; i++) {
+                int64_t first = b * s.batch + h * s.head + i * s.row;
+                char *row = data + (uint64_t)first * placed->element;
+                if (gather)
+                    memcpy(packed, row, row_bytes);
+                else
+                    memcpy(row, packed, row_bytes);
+                packed += row_bytes;
+            }
+        }
+    }
+}
+
+static bool same_strides(struct fa_strides a, struct fa_strides b)
+{
+    return a.batch == b.batch && a.head == b.head && a.row == b.row;
+}
+
+enum fa_status fa_tensor_buffer(struct fa_client *client, struct fa_placed *placed,
+                                struct iovec *out)
+{
+    const uint64_t bytes = fa_tensor_wire_bytes(placed);
+
+    *out = (struct iovec){placed->tensor->data, bytes};
+    if (placed->message.has_stride_row || bytes == 0 ||
+        same_strides(placed->strides, fa_packed_strides(placed->extents)))
+        return FA_OK;
+    placed->scratch = malloc(bytes);
+    if (!placed->scratch)
+        return fa_client_fail(client, FA_RESOURCE_EXHAUSTED, placed->name,
+                              "no memory for a packed copy of %llu bytes",
+                              (unsigned long long)bytes);
+    out->iov_base = placed->scratch;
+    if (!placed->output)
+        copy_rows(placed, placed->scratch, true);
+    return FA_OK;
+}
+
+void fa_tensor_scatter(const struct fa_placed *placed)
+{
+    if (placed->output && placed->scratch)
+        copy_rows(placed, placed->scratch, false);
+}
+
+void fa_tensor_release(struct fa_placed *placed)
+{
+    free(placed->scratch);
+    placed->scratch = NULL;
+}

@@ -1,0 +1,32 @@
+/* completions.h: the one list through which asynchronous calls finish, and its wake-up of the
+ * loop. */
+#ifndef FAD_COMPLETIONS_H
+#define FAD_COMPLETIONS_H
+
+#include "daemon/backend/backend.h"
+
+#include <uv.h>
+
+struct fad_completions {
+    uv_mutex_t lock;
+    uv_async_t wake;
+    STAILQ_HEAD(fad_ops, fad_op) ops; /* under lock */
+    void (*drained)(void *user);
+    void *user;
+};
+
+/* Registers with the loop. drained (may be NULL) is called on the loop thread after each batch of
+ * done() calls. 0 or a negative errno. */
+int fad_completions_init(struct fad_completions *completions, uv_loop_t *loop,
+                         void (*drained)(void *user), void *user);
+
+/* Appends a finished op and wakes the loop. Any thread. */
+void fad_completions_push(struct fad_completions *completions, struct fad_op *op);
+
+/* Calls done() for all that is listed, in order. Loop thread. */
+void fad_completions_drain(struct fad_completions *completions);
+
+/* Closes the wake-up handle. The list must be empty. The memory may go once the loop has turned. */
+void fad_completions_deinit(struct fad_completions *completions);
+
+#endif

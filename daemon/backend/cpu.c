@@ -1,0 +1,329 @@
+#include "daemon/backend/cpu.h"
+
+#include "daemon/backend/completions.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define STREAMS_MAX 256u
+
+/* Scratch larger than this is given back after the range that needed it. */
+#define SCRATCH_KEPT ((size_t)16 << 20)
+
+/* Regions up to this size are unmapped on the loop thread. */
+#define UNMAP_AT_ONCE ((size_t)256 << 10)
+
+/* From this size on, memory is asked for in huge pages: faulting in 75 MB of small ones costs more
+ * than receiving the bytes. */
+#define HUGE_PAGE ((size_t)2 << 20)
+
+struct cpu_backend;
+
+struct worker {
+    uv_thread_t thread;
+    uv_mutex_t lock;
+    uv_cond_t wake;
+    STAILQ_HEAD(cpu_ops, fad_op) ops; /* under lock, as is stop */
+    bool stop;
+    struct fad_completions *completions;
+    void *scratch; /* the thread's own */
+    size_t scratch_size;
+};
+
+struct cpu_backend {
+    struct fad_backend base;
+    struct fad_device device;
+    uint32_t streams;
+    uint32_t worker_count;
+    struct worker workers[]; /* one a stream, and a last one for calls that belong to none */
+};
+
+/* --- Workers --------------------------------------------------------------------------------- */
+
+/* The worker that runs on this thread, for work functions, which get only their op. */
+static _Thread_local struct worker *this_worker;
+
+static void worker_main(void *argument)
+{
+    struct worker *worker = argument;
+
+    this_worker = worker;
+    uv_mutex_lock(&worker->lock);
+    for (;;) {
+        struct fad_op *op = STAILQ_FIRST(&worker->ops);
+        if (op) {
+            STAILQ_REMOVE_HEAD(&worker->ops, link);
+            uv_mutex_unlock(&worker->lock);
+            op->started_ns = uv_hrtime();
+            op->work(op);
+            op->finished_ns = uv_hrtime();
+            fad_completions_push(worker->completions, op);
+            uv_mutex_lock(&worker->lock);
+        } else if (worker->stop) {
+            break;
+        } else {
+            uv_cond_wait(&worker->wake, &worker->lock);
+        }
+    }
+    uv_mutex_unlock(&worker->lock);
+    free(worker->scratch);
+}
+
+static void worker_push(struct worker *worker, struct fad_op *op)
+{
+    op->status = 0;
+    op->text = NULL;
+    uv_mutex_lock(&worker->lock);
+    STAILQ_INSERT_TAIL(&worker->ops, op, link);
+    uv_cond_signal(&worker->wake);
+    uv_mutex_unlock(&worker->lock);
+}
+
+/* For what must not wait behind ranges. */
+static struct worker *odd_jobs(struct fad_backend *backend)
+{
+    struct cpu_backend *cpu = fad_container_of(backend, struct cpu_backend, base);
+    return &cpu->workers[cpu->streams];
+}
+
+static void worker_end(struct worker *worker)
+{
+    uv_mutex_lock(&worker->lock);
+    worker->stop = true;
+    uv_cond_signal(&worker->wake);
+    uv_mutex_unlock(&worker->lock);
+    uv_thread_join(&worker->thread);
+    assert(STAILQ_EMPTY(&worker->ops));
+    uv_cond_destroy(&worker->wake);
+    uv_mutex_destroy(&worker->lock);
+}
+
+static int worker_begin(struct worker *worker, struct fad_completions *completions)
+{
+    int r;
+    STAILQ_INIT(&worker->ops);
+    worker->completions = completions;
+    if ((r = uv_mutex_init(&worker->lock)) < 0)
+        return r;
+    if ((r = uv_cond_init(&worker->wake)) < 0)
+        goto fail_lock;
+    if ((r = uv_thread_create(&worker->thread, worker_main, worker)) < 0)
+        goto fail_cond;
+    return 0;
+fail_cond:
+    uv_cond_destroy(&worker->wake);
+fail_lock:
+    uv_mutex_destroy(&worker->lock);
+    return r;
+}
+
+/* --- Calls ----------------------------------------------------------------------------------- */
+
+static void run_range(struct fad_op *op)
+{
+    struct fad_range_op *range = op->subject;
+    struct worker *worker = this_worker;
+    size_t needed = range->kernel->workspace(range->launch.problem);
+
+    if (needed > worker->scratch_size) {
+        free(worker->scratch);
+        worker->scratch_size = 0;
+        worker->scratch =
+            needed > SIZE_MAX - 63 ? NULL : aligned_alloc(64, (needed + 63) / 64 * 64);
+        if (!worker->scratch) {
+            op->status = FA_RESOURCE_EXHAUSTED;
+            op->text = "the system gave no memory for the kernel's scratch";
+            return;
+        }
+        worker->scratch_size = needed;
+    }
+    range->launch.workspace = worker->scratch;
+    range->launch.stream = NULL;
+    op->status = range->kernel->launch(&range->launch);
+    if (worker->scratch_size > SCRATCH_KEPT) {
+        free(worker->scratch);
+        worker->scratch = NULL;
+        worker->scratch_size = 0;
+    }
+}
+
+static int cpu_launch_range(struct fad_backend *backend, struct fad_range_op *range)
+{
+    struct cpu_backend *cpu = fad_container_of(backend, struct cpu_backend, base);
+    assert(range->device == 0 && range->stream < cpu->streams);
+    range->op.work = run_range;
+    range->op.subject = range;
+    worker_push(&cpu->workers[range->stream], &range->op);
+    return 0;
+}
+
+static void run_copy(struct fad_op *op)
+{
+    struct fad_copy *copy = op->subject;
+    memcpy(copy->to, copy->from, copy->size);
+}
+
+static int cpu_copy(struct fad_backend *backend, struct fad_copy *copy)
+{
+    copy->op.work = run_copy;
+    copy->op.subject = copy;
+    worker_push(odd_jobs(backend), &copy->op);
+    return 0;
+}
+
+static int cpu_region_open(struct fad_backend *backend, struct fad_region *region,
+                           struct fad_op *op)
+{
+    const struct fad_region_source *source = &region->source;
+    int protection = PROT_READ | (source->writable ? PROT_WRITE : 0);
+    int reason;
+
+    assert(source->kind == FAD_REGION_MEMFD);
+    /* A kernel before 6.7 maps nothing MAP_SHARED that is sealed against writing, not even to read.
+     * Pages of a private mapping that nobody writes to are the file's own. */
+    region->base = mmap(NULL, source->size, protection, source->writable ? MAP_SHARED : MAP_PRIVATE,
+                        source->fd, 0);
+    reason = errno;
+    close(source->fd);
+    if (region->base == MAP_FAILED) /* anything but memory: a seal added since it was checked */
+        return reason == ENOMEM ? FA_RESOURCE_EXHAUSTED : FA_INVALID_ARGUMENT;
+    region->size = source->size;
+    op->status = 0;
+    op->text = NULL;
+    fad_completions_push(backend->completions, op);
+    return 0;
+}
+
+static void run_region_close(struct fad_op *op)
+{
+    struct fad_region *region = op->subject;
+    munmap(region->base, region->size);
+}
+
+/* Unmapping a large region takes milliseconds: not on the loop. A small one takes less than handing
+ * it over. */
+static int cpu_region_close(struct fad_backend *backend, struct fad_region *region,
+                            struct fad_op *op)
+{
+    if (region->size <= UNMAP_AT_ONCE) {
+        op->subject = region;
+        run_region_close(op);
+        op->status = 0;
+        op->text = NULL;
+        fad_completions_push(backend->completions, op);
+        return 0;
+    }
+    op->work = run_region_close;
+    op->subject = region;
+    worker_push(odd_jobs(backend), op);
+    return 0;
+}
+
+static void *cpu_host_alloc(struct fad_backend *backend, size_t size)
+{
+    size_t align = size >= 2 * HUGE_PAGE ? HUGE_PAGE : 64;
+    void *memory;
+
+    (void)backend;
+    if (size > SIZE_MAX - align)
+        return NULL;
+    size = (size + align - 1) / align * align;
+    memory = aligned_alloc(align, size ? size : align);
+    if (memory && align == HUGE_PAGE)
+        madvise(memory, size, MADV_HUGEPAGE); /* a hint: without it small pages serve */
+    return memory;
+}
+
+static void cpu_host_free(struct fad_backend *backend, void *memory, size_t size)
+{
+    (void)backend;
+    (void)size;
+    free(memory);
+}
+
+/* --- Begin and end --------------------------------------------------------------------------- */
+
+static void describe_device(struct fad_device *device, uint32_t workers)
+{
+    char line[256];
+    FILE *info = fopen("/proc/cpuinfo", "r");
+
+    snprintf(device->name, sizeof device->name, "CPU");
+    while (info && fgets(line, sizeof line, info)) {
+        char *value = strchr(line, ':');
+        if (strncmp(line, "model name", 10) == 0 && value && value[1]) {
+            line[strcspn(line, "\n")] = '\0';
+            snprintf(device->name, sizeof device->name, "%.*s", (int)sizeof device->name - 1,
+                     value + 2);
+            break;
+        }
+    }
+    if (info)
+        fclose(info);
+    device->memory_bytes = uv_get_total_memory();
+    device->streams = workers;
+}
+
+static void cpu_deinit(struct fad_backend *backend)
+{
+    if (!backend)
+        return;
+    struct cpu_backend *cpu = fad_container_of(backend, struct cpu_backend, base);
+    for (uint32_t i = 0; i < cpu->worker_count; i++)
+        worker_end(&cpu->workers[i]);
+    free(cpu);
+}
+
+static int cpu_probe(const struct fad_backend_config *config, struct fad_completions *completions,
+                     struct fad_backend **out, struct fa_error *error)
+{
+    uint32_t streams = config->workers ? config->workers : uv_available_parallelism(), count;
+    struct cpu_backend *cpu;
+
+    if (streams > STREAMS_MAX)
+        streams = STREAMS_MAX;
+    count = streams + 1;
+    cpu = calloc(1, sizeof *cpu + count * sizeof cpu->workers[0]);
+    if (!cpu) {
+        fa_error_set(error, FA_INTERNAL, "backend", "no memory for %u workers", count);
+        return -ENOMEM;
+    }
+    cpu->streams = streams;
+    describe_device(&cpu->device, streams);
+    cpu->base = (struct fad_backend){.ops = &fad_backend_cpu,
+                                     .platform = FA_CPU,
+                                     .opens_ipc = false,
+                                     .completions = completions,
+                                     .devices = &cpu->device,
+                                     .device_count = 1};
+    while (cpu->worker_count < count) {
+        int r = worker_begin(&cpu->workers[cpu->worker_count], completions);
+        if (r < 0) {
+            fa_error_set(error, FA_INTERNAL, "backend", "cannot start worker %u: %s",
+                         cpu->worker_count, uv_strerror(r));
+            cpu_deinit(&cpu->base);
+            return r;
+        }
+        cpu->worker_count++;
+    }
+    *out = &cpu->base;
+    return 0;
+}
+
+const struct fad_backend_ops fad_backend_cpu = {
+    .name = "cpu",
+    .probe = cpu_probe,
+    .region_open = cpu_region_open,
+    .region_close = cpu_region_close,
+    .copy = cpu_copy,
+    .launch_range = cpu_launch_range,
+    .poll = NULL,
+    .host_alloc = cpu_host_alloc,
+    .host_free = cpu_host_free,
+    .deinit = cpu_deinit,
+};

@@ -1,0 +1,245 @@
+#include "daemon/connection/job.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void set_state(struct fad_job *job, enum fad_job_state next)
+{
+#define EDGE(from, to) [FAD_JOB_##from][FAD_JOB_##to] = true
+    static const bool allowed[FAD_JOB_DONE + 1][FAD_JOB_DONE + 1] = {
+        EDGE(RECEIVING, OPENING), EDGE(RECEIVING, CLOSING), EDGE(OPENING, RUNNING),
+        EDGE(OPENING, CLOSING),   EDGE(RUNNING, CLOSING),   EDGE(CLOSING, DONE),
+    };
+#undef EDGE
+    assert(allowed[job->state][next]);
+    job->state = next;
+}
+
+/* --- The end --------------------------------------------------------------------------------- */
+
+static void all_closed(struct fad_job *job)
+{
+    set_state(job, FAD_JOB_DONE);
+    job->done_ns = uv_hrtime();
+    if (job->abandoned)
+        fa_error_set(&job->error, FA_CANCELLED, "", "%s", fa_status_text(FA_CANCELLED));
+    job->done(job);
+}
+
+static void on_closed(struct fad_op *op)
+{
+    struct fad_job *job = fad_container_of(op, struct fad_job_region, op)->job;
+    if (--job->calls == 0)
+        all_closed(job);
+}
+
+/* Everything but the output is given back before anyone hears of the end: whoever has a reply may
+ * use all of its limits again. */
+static void finish(struct fad_job *job)
+{
+    struct fad_backend *backend = job->engine->backend;
+
+    set_state(job, FAD_JOB_CLOSING);
+    if (job->payload)
+        backend->ops->host_free(backend, job->payload, job->payload_size);
+    job->payload = NULL;
+    job->calls = 1; /* this function's own, so that no call ends the phase early */
+    for (uint32_t i = 0; i < job->region_count; i++) {
+        struct fad_job_region *region = &job->regions[i];
+        int status;
+
+        if (region->region.source.fd >= 0)
+            close(region->region.source.fd); /* never opened */
+        if (!region->open)
+            continue;
+        region->op.done = on_closed;
+        status = backend->ops->region_close(backend, &region->region, &region->op);
+        if (status == 0)
+            job->calls++;
+        else if (status < 0)
+            fad_engine_fatal(job->engine, status);
+    }
+    if (--job->calls == 0)
+        all_closed(job);
+}
+
+void *fad_job_take_output(struct fad_job *job, struct fad_amounts *taken)
+{
+    void *output = job->output;
+
+    assert(job->state == FAD_JOB_DONE);
+    *taken = (struct fad_amounts){{[FAD_JOBS] = 1}};
+    if (output)
+        taken->of[FAD_STAGED] = job->request.output_size;
+    for (int r = 0; r < FAD_RESOURCES; r++)
+        job->charge.of[r] -= taken->of[r];
+    job->output = NULL;
+    return output;
+}
+
+void fad_job_free(struct fad_job *job)
+{
+    struct fad_backend *backend = job->engine->backend;
+
+    assert(job->state == FAD_JOB_DONE);
+    if (job->output)
+        backend->ops->host_free(backend, job->output, job->request.output_size);
+    fad_account_release(job->account, &job->charge);
+    free(job);
+}
+
+/* --- Running --------------------------------------------------------------------------------- */
+
+static void on_work_finished(struct fad_work *work)
+{
+    struct fad_job *job = fad_container_of(work, struct fad_job, work);
+
+    if (work->status != 0) {
+        enum fa_status status = work->status > 0 ? (enum fa_status)work->status : FA_INTERNAL;
+        fa_error_set(&job->error, status, "", "%s",
+                     work->text ? work->text : fa_status_text(status));
+    }
+    finish(job);
+}
+
+/* The tensor's first element. An inline output's buffer is the reply's payload. */
+static void *address(const struct fad_job *job, enum fad_tensor tensor)
+{
+    const struct fad_location *at = &job->request.at[tensor];
+    char *base;
+
+    if (at->place == FAD_NOWHERE)
+        return NULL;
+    if (at->place != FAD_INLINE)
+        base = job->regions[job->region_of[tensor]].region.base;
+    else if (tensor == FAD_O || tensor == FAD_LSE)
+        base = job->output;
+    else
+        base = job->payload;
+    return base ? base + at->offset : NULL; /* NULL: a tensor without elements */
+}
+
+static void run(struct fad_job *job)
+{
+    set_state(job, FAD_JOB_RUNNING);
+    job->work = (struct fad_work){.device = job->device,
+                                  .kernel = job->choice.kernel,
+                                  .problem = &job->request.problem,
+                                  .tensors = {.q = address(job, FAD_Q),
+                                              .k = address(job, FAD_K),
+                                              .v = address(job, FAD_V),
+                                              .o = address(job, FAD_O),
+                                              .lse = address(job, FAD_LSE)},
+                                  .finished = on_work_finished};
+    fad_scheduler_submit(&job->engine->scheduler, &job->work);
+    fad_engine_dispatch(job->engine);
+}
+
+/* Only now is the real size of an IPC allocation known. */
+static void check_ipc_bounds(struct fad_job *job)
+{
+    for (int t = 0; t < FAD_TENSORS && job->error.status == FA_OK; t++) {
+        const struct fad_location *at = &job->request.at[t];
+        char field[sizeof job->error.field];
+        uint64_t size;
+
+        if (at->place != FAD_IPC)
+            continue;
+        size = job->regions[job->region_of[t]].region.size;
+        if (at->offset <= size && at->span <= size - at->offset)
+            continue;
+        snprintf(field, sizeof field, "%s.cuda_ipc.offset", fad_tensor_name((enum fad_tensor)t));
+        fa_error_set(&job->error, FA_INVALID_ARGUMENT, field,
+                     "offset and span reach past the allocation's real end");
+    }
+}
+
+static void all_opened(struct fad_job *job)
+{
+    if (job->error.status == FA_OK)
+        check_ipc_bounds(job);
+    if (job->error.status != FA_OK || job->abandoned)
+        finish(job);
+    else
+        run(job);
+}
+
+static void open_failed(struct fad_job_region *region, int status, const char *text)
+{
+    struct fad_job *job = region->job;
+    char field[sizeof job->error.field] = "";
+
+    if (status < 0) {
+        fad_engine_fatal(job->engine, status);
+        status = FA_INTERNAL;
+    }
+    if (job->error.status != FA_OK)
+        return;
+    for (int t = FAD_TENSORS - 1; t >= 0; t--)
+        if (job->region_of[t] >= 0 && &job->regions[job->region_of[t]] == region)
+            snprintf(field, sizeof field, "%s.%s", fad_tensor_name((enum fad_tensor)t),
+                     region->region.source.kind == FAD_REGION_IPC ? "cuda_ipc" : "memfd");
+    fa_error_set(&job->error, (enum fa_status)status, field, "%s",
+                 text ? text : "the memory could not be opened");
+}
+
+static void on_opened(struct fad_op *op)
+{
+    struct fad_job_region *region = fad_container_of(op, struct fad_job_region, op);
+    struct fad_job *job = region->job;
+
+    if (op->status == 0)
+        region->open = true;
+    else
+        open_failed(region, op->status, op->text);
+    if (--job->calls == 0)
+        all_opened(job);
+}
+
+void fad_job_start(struct fad_job *job)
+{
+    struct fad_backend *backend = job->engine->backend;
+
+    job->ready_ns = uv_hrtime();
+    if (job->choice.kernel->units(&job->request.problem) == 0) {
+        finish(job);
+        return;
+    }
+    set_state(job, FAD_JOB_OPENING);
+    job->calls = 1; /* this function's own, so that no call ends the phase early */
+    for (uint32_t i = 0; i < job->region_count; i++) {
+        struct fad_job_region *region = &job->regions[i];
+        int status;
+
+        region->op.done = on_opened;
+        status = backend->ops->region_open(backend, &region->region, &region->op);
+        region->region.source.fd = -1; /* the backend has taken it */
+        if (status == 0)
+            job->calls++;
+        else
+            open_failed(region, status, NULL);
+    }
+    if (--job->calls == 0)
+        all_opened(job);
+}
+
+void fad_job_abandon(struct fad_job *job)
+{
+    job->abandoned = true;
+    switch (job->state) {
+    case FAD_JOB_RECEIVING:
+        finish(job);
+        break;
+    case FAD_JOB_OPENING: /* all_opened() sees it, */
+    case FAD_JOB_CLOSING: /* or all_closed() */
+        break;
+    case FAD_JOB_RUNNING:
+        fad_scheduler_abandon(&job->engine->scheduler, &job->work, FA_CANCELLED);
+        break;
+    case FAD_JOB_DONE:
+        assert(!"a job that is done cannot be abandoned");
+    }
+}

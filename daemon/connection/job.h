@@ -1,0 +1,83 @@
+/* job.h: one admitted forward pass, from its payload's first byte to its result.
+ *
+ *     RECEIVING -> OPENING -> RUNNING -> CLOSING -> DONE -> freed
+ *
+ * A job owns its payload, its output, its descriptor and its regions, and what they were charged.
+ * done() tells its owner (a connection) that the result is known and that nothing but the output is
+ * held any more; the owner then makes the reply and frees the job. */
+#ifndef FAD_JOB_H
+#define FAD_JOB_H
+
+#include "daemon/connection/engine.h"
+#include "daemon/connection/request.h"
+#include "daemon/util/account.h"
+
+enum fad_job_state {
+    FAD_JOB_RECEIVING, /* the payload is being read */
+    FAD_JOB_OPENING,   /* regions are being opened */
+    FAD_JOB_RUNNING,   /* with the scheduler */
+    FAD_JOB_CLOSING,   /* status and output stand; regions are being closed */
+    FAD_JOB_DONE       /* done() was called */
+};
+
+/* A region that the job opened, and the call under way on it. */
+struct fad_job_region {
+    struct fad_op op;
+    struct fad_job *job;
+    struct fad_region region;
+    bool open;
+};
+
+struct fad_job {
+    TAILQ_ENTRY(fad_job) link; /* the owner's list */
+    void *owner;
+    void (*done)(struct fad_job *job);
+    struct fad_engine *engine;
+    struct fad_account *account;
+    struct fad_amounts charge;
+
+    enum fad_job_state state;
+    bool abandoned;
+    uint64_t id;
+    struct fad_request request;
+    struct fa_choice choice;
+    uint32_t device;
+    void *payload;
+    uint64_t payload_size;
+    void *output;
+    struct fad_job_region regions[FAD_TENSORS];
+    uint32_t region_count;
+    int region_of[FAD_TENSORS]; /* index into regions; -1: inline, or not wanted */
+    uint32_t calls;             /* region calls under way */
+    struct fad_work work;
+
+    struct fa_error error; /* status FA_OK: success */
+    uint64_t header_ns;    /* the frame's header was complete */
+    uint64_t ready_ns;     /* all data was there */
+    uint64_t done_ns;
+};
+
+/* Admits a checked request: chooses the kernel and device, charges the account, allocates payload
+ * and output. fd is the frame's memfd or -1; the job takes it on success only. On any status but
+ * FA_OK *error tells why and nothing is held. The caller then sets owner and done, has the payload
+ * filled, and calls fad_job_start or fad_job_abandon. */
+enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
+                           struct fad_account *account, const struct fad_request *request,
+                           uint64_t payload_size, int fd, uint64_t memfd_size,
+                           struct fa_error *error);
+
+/* The payload is there: runs the job. done() may be called from inside. */
+void fad_job_start(struct fad_job *job);
+
+/* Nobody wants the result any more: ends it as soon as can be, then done() with FA_CANCELLED, at
+ * once if nothing is under way. Not in state DONE. */
+void fad_job_abandon(struct fad_job *job);
+
+/* Takes the output from a job that is DONE, with the part of its charge that keeps the reply: one
+ * job and the output's bytes. NULL when there is none. Freed by the backend's host_free. */
+void *fad_job_take_output(struct fad_job *job, struct fad_amounts *charge);
+
+/* Frees a job that is DONE and gives back what is left of its charge. */
+void fad_job_free(struct fad_job *job);
+
+#endif

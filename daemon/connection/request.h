@@ -1,0 +1,59 @@
+/* request.h: a Forward as the daemon works on it: decoded from its message, then checked once
+ * against its payload and shared memory. Nothing later checks again. */
+#ifndef FAD_REQUEST_H
+#define FAD_REQUEST_H
+
+#include "kernels/fa_attention.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum fad_tensor { FAD_Q, FAD_K, FAD_V, FAD_O, FAD_LSE, FAD_TENSORS };
+
+enum fad_place {
+    FAD_NOWHERE, /* lse that is not wanted */
+    FAD_INLINE,  /* in the request's payload, or for outputs in the reply's */
+    FAD_MEMFD,   /* in the shared memory that came with the frame */
+    FAD_IPC,     /* on the client's GPU */
+};
+
+struct fad_location {
+    enum fad_place place;
+    uint64_t offset; /* bytes; for an inline output from the reply payload's start */
+    uint64_t length; /* INLINE inputs: bytes */
+    uint64_t span;   /* bytes from first to last element; set by fad_request_check */
+    struct {
+        uint8_t handle[64];
+        uint64_t buffer_id;
+        uint8_t device_uuid[16];
+    } ipc;
+};
+
+struct fad_request {
+    struct fa_problem problem; /* scale and absent strides already have their defaults */
+    char version[16];
+    struct fad_location at[FAD_TENSORS];
+    uint64_t output_size; /* bytes of the reply's payload; set by fad_request_check */
+};
+
+/* "q", "k", "v", "o", "lse". */
+const char *fad_tensor_name(enum fad_tensor tensor);
+
+/* The strides of a tensor of the problem. */
+struct fa_strides *fad_tensor_strides(struct fa_problem *problem, enum fad_tensor tensor);
+
+/* Unpacks a Forward message: presence, enums, text, and all that a field by itself can get wrong.
+ * The arena is reset by the caller. Any status but FA_OK names the field in *error. */
+struct fa_arena;
+enum fa_status fad_request_decode(const uint8_t *message, size_t length, struct fa_arena *arena,
+                                  struct fad_request *request, struct fa_error *error);
+
+/* Checks the shape and that every tensor lies inside its memory; lays out the inline outputs.
+ * memfd_size is the size of the descriptor that came with the frame, or -1 when none came. */
+enum fa_status fad_request_check(struct fad_request *request, uint64_t payload_length,
+                                 int64_t memfd_size, struct fa_error *error);
+
+/* True when an output lies in the memfd, which must then be writable. */
+bool fad_request_writes_memfd(const struct fad_request *request);
+
+#endif

@@ -1,0 +1,126 @@
+#include "daemon/server/listener.h"
+
+#include "proto/fa_socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <libgen.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* As many as may connect before the loop's next turn; the kernel caps it at somaxconn. */
+#define BACKLOG 4096
+
+static enum fa_status refuse(struct fa_error *error, const char *what, const char *path)
+{
+    return fa_error_set(error, FA_UNAVAILABLE, "socket", "cannot %s %s: %s", what, path,
+                        strerror(errno));
+}
+
+static bool is_system_path(const struct fad_listener *listener)
+{
+    return strcmp(listener->address.sun_path, FA_SOCKET_SYSTEM) == 0;
+}
+
+/* One level only: a mistyped path is not worth a tree of directories. */
+static void make_directory(const struct fad_listener *listener)
+{
+    char path[sizeof listener->address.sun_path];
+    snprintf(path, sizeof path, "%s", listener->address.sun_path);
+    /* If it cannot be made, the lock's open says why. */
+    (void)mkdir(dirname(path), is_system_path(listener) ? 0755 : 0700);
+}
+
+static enum fa_status take_lock(struct fad_listener *listener, struct fa_error *error)
+{
+    char path[sizeof listener->address.sun_path + 8];
+
+    snprintf(path, sizeof path, "%s.lock", listener->address.sun_path);
+    listener->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (listener->lock_fd < 0)
+        return refuse(error, "open", path);
+    if (flock(listener->lock_fd, LOCK_EX | LOCK_NB) == 0)
+        return FA_OK;
+    if (errno == EWOULDBLOCK)
+        return fa_error_set(error, FA_UNAVAILABLE, "socket",
+                            "another fad serves %s; stop it or give another --socket",
+                            listener->address.sun_path);
+    return refuse(error, "lock", path);
+}
+
+static enum fa_status bind_socket(struct fad_listener *listener, struct fa_error *error)
+{
+    const char *path = listener->address.sun_path;
+    struct stat there;
+    const struct group *group;
+    mode_t old;
+    int r;
+
+    /* The lock is ours, so a socket that is there is a dead daemon's. Anything else stays. */
+    if (lstat(path, &there) == 0 && !S_ISSOCK(there.st_mode))
+        return fa_error_set(error, FA_UNAVAILABLE, "socket", "%s exists and is no socket", path);
+    (void)unlink(path);
+    old = umask(0177);
+    r = bind(listener->fd, (const struct sockaddr *)&listener->address, sizeof listener->address);
+    umask(old);
+    if (r != 0)
+        return refuse(error, "bind", path);
+    if (lstat(path, &there) != 0)
+        return refuse(error, "find", path);
+    listener->device = there.st_dev;
+    listener->inode = there.st_ino;
+    if (is_system_path(listener)) {
+        group = getgrnam("fad");
+        if (group && chown(path, (uid_t)-1, group->gr_gid) != 0)
+            return refuse(error, "give the group fad", path);
+        if (chmod(path, 0660) != 0)
+            return refuse(error, "set the mode of", path);
+    }
+    if (listen(listener->fd, BACKLOG) != 0)
+        return refuse(error, "listen on", path);
+    return FA_OK;
+}
+
+enum fa_status fad_listener_open(struct fad_listener *listener, const char *path,
+                                 struct fa_error *error)
+{
+    enum fa_status status;
+
+    *listener = (struct fad_listener){.fd = -1, .lock_fd = -1};
+    if ((status = fa_socket_address(path, &listener->address, error)) != FA_OK)
+        return status;
+    make_directory(listener);
+    if ((status = take_lock(listener, error)) != FA_OK)
+        goto fail;
+    listener->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listener->fd < 0) {
+        status = refuse(error, "make a socket for", listener->address.sun_path);
+        goto fail;
+    }
+    if ((status = bind_socket(listener, error)) == FA_OK)
+        return FA_OK;
+fail:
+    fad_listener_close(listener);
+    return status;
+}
+
+void fad_listener_close(struct fad_listener *listener)
+{
+    struct stat there;
+
+    if (listener->inode && lstat(listener->address.sun_path, &there) == 0 &&
+        there.st_dev == listener->device && there.st_ino == listener->inode)
+        (void)unlink(listener->address.sun_path);
+    if (listener->fd >= 0)
+        close(listener->fd);
+    /* The lock file stays: unlinking it would let two daemons lock two files of one name. */
+    if (listener->lock_fd >= 0)
+        close(listener->lock_fd);
+    *listener = (struct fad_listener){.fd = -1, .lock_fd = -1};
+}

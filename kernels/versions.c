@@ -1,0 +1,58 @@
+/* versions.c: the ladder of versions, and how a request finds its kernel. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/fa_attention.h"
+
+#include <string.h>
+
+/* On the CPU v0 is the plain kernel and every later version the tiled one: what sets those apart
+ * from each other is where a GPU keeps its state, which has no counterpart here. */
+static const struct fa_version versions[] = {
+    {"v0", "Naive", NULL, {[FA_CPU] = fa_cpu_plain_kernel}},
+    {"v1", "FlashAttention-1", "v0", {[FA_CPU] = fa_cpu_tiled_kernel}},
+    {"v2", "Simplified FlashAttention-2", "v1", {[FA_CPU] = fa_cpu_tiled_kernel}},
+    {"v3", "Warp-local FlashAttention-2", "v2", {[FA_CPU] = fa_cpu_tiled_kernel}},
+    {"v4", "Optimised v3", "v3", {[FA_CPU] = fa_cpu_tiled_kernel}},
+};
+
+/* What "auto" starts from: the fastest on every platform, at every shape it covers. */
+#define AUTO_VERSION "v4"
+
+const struct fa_version *fa_versions(size_t *count)
+{
+    *count = sizeof versions / sizeof versions[0];
+    return versions;
+}
+
+static const struct fa_version *find_version(const char *name)
+{
+    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++)
+        if (strcmp(versions[i].name, name) == 0)
+            return &versions[i];
+    return NULL;
+}
+
+enum fa_status fa_choose(const char *version, enum fa_platform platform,
+                         const struct fa_problem *problem, struct fa_choice *out,
+                         struct fa_error *error)
+{
+    const char *name = strcmp(version, "auto") == 0 ? AUTO_VERSION : version;
+    const struct fa_version *row = find_version(name);
+    const char *reason = NULL; /* why the version asked for does not run: the first refusal */
+
+    if (!row)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "version",
+                            "\"%s\" is neither \"auto\" nor one of v0 to v4", version);
+    while (row) {
+        const struct fa_kernel *kernel = row->kernel[platform] ? row->kernel[platform]() : NULL;
+        const char *refusal = kernel ? kernel->refuses(problem) : "there is no kernel for it here";
+        if (!refusal) {
+            *out = (struct fa_choice){.version = row, .kernel = kernel, .reason = reason};
+            return FA_OK;
+        }
+        if (!reason)
+            reason = refusal;
+        row = row->fallback ? find_version(row->fallback) : NULL;
+    }
+    return fa_error_set(error, FA_UNIMPLEMENTED, "version",
+                        "neither %s nor a version it falls back to runs this: %s", name, reason);
+}

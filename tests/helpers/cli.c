@@ -1,0 +1,68 @@
+#include "tests/helpers/cli.h"
+
+#include "tests/helpers/test.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+char cli_directory[64];
+
+void cli_setup(void)
+{
+    unsetenv("FAD_SOCKET");
+    unsetenv("FAD_DAEMON");
+    test_make_directory(cli_directory);
+    ck_assert_int_eq(setenv("TMPDIR", cli_directory, 1), 0);
+}
+
+bool cli_daemon_runs(void)
+{
+    DIR *proc = opendir("/proc");
+    struct dirent *entry;
+    bool found = false;
+
+    ck_assert_ptr_nonnull(proc);
+    while (!found && (entry = readdir(proc))) {
+        char path[300], line[1024];
+        int fd;
+        ssize_t got;
+
+        snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
+        if (entry->d_name[0] < '0' || entry->d_name[0] > '9' || (fd = open(path, O_RDONLY)) < 0)
+            continue;
+        got = read(fd, line, sizeof line);
+        close(fd);
+        found = got > 0 && memmem(line, (size_t)got, cli_directory, strlen(cli_directory)) != NULL;
+    }
+    closedir(proc);
+    return found;
+}
+
+void cli_teardown(void)
+{
+    ck_assert_msg(!cli_daemon_runs(), "a spawned daemon still runs");
+    test_remove_directory(cli_directory);
+}
+
+void cli_expect_error(struct test_output *output, int code, const char *words)
+{
+    char *end = strchr(output->err, '\n');
+
+    ck_assert_msg(output->code == code, "exit code %d instead of %d: %s", output->code, code,
+                  output->err);
+    ck_assert_msg(strncmp(output->err, "fa-cli: ", 8) == 0, "stderr: %s", output->err);
+    ck_assert_msg(end && end[1] == '\0', "not one line: %s", output->err);
+    ck_assert_msg(strstr(output->err, words) != NULL, "'%s' lacks '%s'", output->err, words);
+    test_output_release(output);
+}
+
+void cli_expect_output(struct test_output *output, const char *words)
+{
+    ck_assert_msg(output->code == 0, "exit code %d: %s", output->code, output->err);
+    ck_assert_msg(strstr(output->out, words) != NULL, "'%s' lacks '%s'", output->out, words);
+    test_output_release(output);
+}

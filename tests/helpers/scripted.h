@@ -1,0 +1,58 @@
+/* scripted.h: a backend that does as a test says: refuses, fails, holds back or reorders its calls.
+ * Two devices with two streams each, memory of the host's, IPC handles that open malloc'd
+ * memory. */
+#ifndef SCRIPTED_H
+#define SCRIPTED_H
+
+#include "daemon/backend/backend.h"
+
+enum scripted_call {
+    SCRIPTED_OPEN,
+    SCRIPTED_CLOSE,
+    SCRIPTED_COPY,
+    SCRIPTED_LAUNCH,
+    SCRIPTED_CALLS
+};
+
+struct scripted_held {
+    struct fad_op *op;
+    enum scripted_call call;
+    struct fad_range_op *range; /* LAUNCH */
+    struct fad_region *region;  /* OPEN, CLOSE */
+};
+
+struct scripted {
+    /* The script: */
+    bool hold[SCRIPTED_CALLS];  /* calls wait for scripted_finish */
+    int refuse[SCRIPTED_CALLS]; /* the status the call itself returns; 0: it is taken */
+    int fail[SCRIPTED_CALLS];   /* the status that done() finds */
+    bool polled;                /* what is finished shows at the next poll */
+    uint64_t ipc_size;          /* real size of what an IPC handle opens */
+    size_t host_memory;         /* bytes that host_alloc may give at once */
+
+    /* What happened: */
+    unsigned calls[SCRIPTED_CALLS];
+    unsigned polls;
+    unsigned open_regions;
+    size_t host_used;
+    struct scripted_held held[64];
+    unsigned held_count;
+    uint64_t now_ns; /* the clock of ranges; each takes 1000 ns */
+
+    struct fad_backend base;
+    struct fad_device devices[2];
+};
+
+/* The one instance; probe() resets what happened, not the script. */
+extern struct scripted scripted;
+extern const struct fad_backend_ops scripted_ops;
+
+/* Clears script and record. For the pure scheduler, which needs no completion list, this is enough
+ * to use scripted.base. */
+void scripted_reset(void);
+
+/* Finishes a held call (by its place in held[]): does its work, then done() through the completion
+ * list, or at once when there is none. */
+void scripted_finish(unsigned index);
+
+#endif

@@ -1,0 +1,192 @@
+/* NaN, infinities and huge values: without influence where masked, as in float arithmetic where
+ * seen. Every CPU kernel of this machine. */
+#include "tests/helpers/attend.h"
+#include "tests/helpers/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const float intruders[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f};
+enum { INTRUDERS = sizeof intruders / sizeof intruders[0] };
+
+static void set_key(const struct attend *attend, uint32_t key, float k, float v)
+{
+    for (uint32_t h = 0; h < attend->problem.kv_heads; h++)
+        for (uint32_t d = 0; d < attend->problem.head_dim; d++) {
+            attend_at(attend->tensors.k, attend->problem.k, 0, h, key)[d] = k;
+            attend_at(attend->tensors.v, attend->problem.v, 0, h, key)[d] = v;
+        }
+}
+
+/* ck_assert_msg writes to a pipe even when all is well: too slow for every row. */
+static void expect(bool met, const struct fa_kernel *kernel, size_t row, uint32_t key,
+                   const char *what)
+{
+    if (!met)
+        ck_abort_msg("%s: row %zu %s, key %u", kernel->name, row, what, key);
+}
+
+/* One key of a causal problem is replaced: the rows that do not see it keep their bits, the others
+ * become NaN where it is NaN. With 40 <= key some rows of its tile, strip and block see it. */
+static void check_intruder(enum fa_mask mask, double scale, uint32_t key, float intruder)
+{
+    struct fa_problem problem = attend_problem(1, 2, 1, 150, 150, 20, mask);
+    struct attend attend;
+    size_t count, size;
+    const struct fa_kernel *const *kernels = fa_cpu_kernels(&count);
+
+    problem.scale = scale;
+    attend_init(&attend, &problem, ATTEND_NORMAL, 0);
+    for (size_t i = 0; i < count; i++) {
+        float *before, *after;
+        const size_t row_size = problem.head_dim + 1;
+        set_key(&attend, key, 1, 1);
+        attend_run(&attend, kernels[i]);
+        before = attend_outputs(&attend, &size);
+        set_key(&attend, key, intruder, intruder);
+        attend_run(&attend, kernels[i]);
+        after = attend_outputs(&attend, &size);
+        for (size_t row = 0; row < 300; row++) {
+            const float *now = after + row * row_size;
+            size_t nans = 0;
+            for (size_t d = 0; d < row_size; d++)
+                nans += isnan(now[d]);
+            if (row % 150 < key)
+                expect(memcmp(now, before + row * row_size, row_size * sizeof *now) == 0,
+                       kernels[i], row, key, "was reached");
+            else if (isnan(intruder))
+                expect(nans == row_size, kernels[i], row, key, "lost a NaN");
+        }
+        free(before);
+        free(after);
+    }
+    attend_release(&attend);
+}
+
+START_TEST(a_masked_key_has_no_influence)
+{
+    static const uint32_t keys[] = {1, 40, 63, 64, 100, 149};
+    static const double scales[] = {0.2, -0.2, 0, 3e38};
+
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+        for (size_t s = 0; s < sizeof scales / sizeof scales[0]; s++) {
+            check_intruder(FA_MASK_CAUSAL_TOP_LEFT, scales[s], keys[k], intruders[_i]);
+            check_intruder(FA_MASK_CAUSAL_BOTTOM_RIGHT, scales[s], keys[k], intruders[_i]);
+        }
+}
+END_TEST
+
+/* Keys that no row sees, beside and beyond the ones that exist. */
+START_TEST(nothing_past_the_last_key_is_used)
+{
+    struct fa_problem problem = attend_problem(1, 2, 2, 70, 128, 64, FA_MASK_NONE);
+    struct attend attend;
+
+    attend_init(&attend, &problem, ATTEND_NORMAL, 0);
+    attend.problem.kv_len = 107;
+    for (uint32_t key = 107; key < 128; key++)
+        set_key(&attend, key, NAN, NAN);
+    attend_check(&attend);
+    attend.problem.mask = FA_MASK_CAUSAL_BOTTOM_RIGHT;
+    attend_check(&attend);
+    attend_release(&attend);
+}
+END_TEST
+
+/* Seen by every row: NaN in v reaches its column alone, NaN in k everything. */
+START_TEST(seen_nan_propagates)
+{
+    struct fa_problem problem = attend_problem(1, 1, 1, 40, 600, 16, FA_MASK_NONE);
+    struct attend attend;
+
+    attend_init(&attend, &problem, ATTEND_NORMAL, 0);
+    attend_at(attend.tensors.v, problem.v, 0, 0, 17)[3] = NAN;
+    attend_at(attend.tensors.v, problem.v, 0, 0, 550)[5] = INFINITY;
+    attend_at(attend.tensors.v, problem.v, 0, 0, 551)[5] = INFINITY;
+    attend_at(attend.tensors.v, problem.v, 0, 0, 552)[6] = -INFINITY;
+    attend_check(&attend); /* where the oracle has NaN or inf, so must they */
+    attend_at(attend.tensors.q, problem.q, 0, 0, 9)[0] = NAN; /* one row alone */
+    attend_check(&attend);
+    attend_at(attend.tensors.k, problem.k, 0, 0, 599)[0] = NAN;
+    attend_check(&attend);
+    ck_assert(isnan(*attend_at(attend.tensors.o, problem.o, 0, 0, 0)));
+    ck_assert(isnan(*attend_at(attend.tensors.lse, problem.lse, 0, 0, 0)));
+    attend_release(&attend);
+}
+END_TEST
+
+/* A score of -inf is weight 0; of nothing else, it is as if the row saw no key. A score of +inf is
+ * inf - inf, NaN. */
+START_TEST(infinite_scores)
+{
+    struct fa_problem problem = attend_problem(1, 1, 1, 40, 600, 16, FA_MASK_NONE);
+    struct attend attend;
+
+    problem.scale = _i == 0 ? 0.25 : -0.25;
+    attend_init(&attend, &problem, ATTEND_NORMAL, 0);
+    for (uint32_t i = 0; i < 40; i++)
+        for (uint32_t d = 0; d < 16; d++) {
+            float *q = attend_at(attend.tensors.q, problem.q, 0, 0, i);
+            q[d] = _i == 0 ? fabsf(q[d]) : -fabsf(q[d]);
+        }
+    for (uint32_t key = 0; key < 600; key++)
+        if (key % 3 == 0 || key < 100 || key >= 480)
+            for (uint32_t d = 0; d < 16; d++)
+                attend_at(attend.tensors.k, problem.k, 0, 0, key)[d] = -INFINITY;
+    attend_check(&attend);
+    ck_assert(isfinite(*attend_at(attend.tensors.lse, problem.lse, 0, 0, 0)));
+
+    for (uint32_t key = 0; key < 600; key++)
+        for (uint32_t d = 0; d < 16; d++)
+            attend_at(attend.tensors.k, problem.k, 0, 0, key)[d] = -INFINITY;
+    attend_check(&attend);
+    ck_assert(*attend_at(attend.tensors.o, problem.o, 0, 0, 7) == 0);
+    ck_assert(*attend_at(attend.tensors.lse, problem.lse, 0, 0, 7) == -INFINITY);
+
+    for (uint32_t d = 0; d < 16; d++)
+        attend_at(attend.tensors.k, problem.k, 0, 0, 300)[d] = INFINITY;
+    attend_check(&attend);
+    ck_assert(isnan(*attend_at(attend.tensors.o, problem.o, 0, 0, 7)));
+    attend_release(&attend);
+}
+END_TEST
+
+/* More rows than keys, aligned at the end: the first rows see nothing, beside rows that do. */
+START_TEST(rows_that_see_no_key)
+{
+    struct fa_problem problem = attend_problem(1, 2, 2, 90, 50, 24, FA_MASK_CAUSAL_BOTTOM_RIGHT);
+    struct attend attend;
+    size_t count;
+    const struct fa_kernel *const *kernels = fa_cpu_kernels(&count);
+
+    attend_init(&attend, &problem, ATTEND_NORMAL, 0);
+    attend_check(&attend);
+    set_key(&attend, 0, NAN, NAN);
+    for (size_t i = 0; i < count; i++) {
+        attend_run(&attend, kernels[i]);
+        for (uint32_t row = 0; row < 40; row++) {
+            ck_assert(*attend_at(attend.tensors.lse, problem.lse, 0, 1, row) == -INFINITY);
+            for (uint32_t d = 0; d < 24; d++)
+                ck_assert(attend_at(attend.tensors.o, problem.o, 0, 1, row)[d] == 0);
+        }
+        ck_assert(isnan(*attend_at(attend.tensors.o, problem.o, 0, 1, 40)));
+    }
+    attend_release(&attend);
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("nonfinite");
+    TCase *tests = tcase_create("nonfinite");
+
+    suite_add_tcase(suite, tests);
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, a_masked_key_has_no_influence, 0, INTRUDERS);
+    tcase_add_test(tests, nothing_past_the_last_key_is_used);
+    tcase_add_test(tests, seen_nan_propagates);
+    tcase_add_loop_test(tests, infinite_scores, 0, 2);
+    tcase_add_test(tests, rows_that_see_no_key);
+    return suite;
+}

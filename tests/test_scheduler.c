@@ -1,0 +1,299 @@
+/* The scheduler by itself, on a scripted backend without a loop: every range goes out once, spread
+ * over the streams, at most two ahead of each, and every work ends exactly once. */
+#include "daemon/scheduler/scheduler.h"
+#include "tests/helpers/scripted.h"
+#include "tests/helpers/test.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A kernel that only counts what it is asked to do. */
+static unsigned char touched[4096];
+
+static uint64_t fake_units(const struct fa_problem *problem)
+{
+    return problem->q_len;
+}
+
+static size_t fake_workspace(const struct fa_problem *problem)
+{
+    (void)problem;
+    return 64;
+}
+
+static enum fa_status fake_launch(const struct fa_launch *launch)
+{
+    for (uint64_t u = 0; u < launch->range.count; u++)
+        touched[launch->range.first + u]++;
+    return FA_OK;
+}
+
+/* Fast enough that ranges are cut by spread, not by time, unless a test lowers it. */
+static struct fa_kernel fake = {.name = "fake",
+                                .units = fake_units,
+                                .workspace = fake_workspace,
+                                .launch = fake_launch,
+                                .rate = 1e9};
+
+static struct fad_scheduler scheduler;
+static struct fa_problem problem;
+
+struct tracked {
+    struct fad_work work;
+    int ended;
+};
+
+static void on_finished(struct fad_work *work)
+{
+    fad_container_of(work, struct tracked, work)->ended++;
+}
+
+static void setup(void)
+{
+    scripted_reset();
+    scripted.hold[SCRIPTED_LAUNCH] = true;
+    memset(touched, 0, sizeof touched);
+    fake.rate = 1e9;
+    problem = (struct fa_problem){.batch = 1,
+                                  .heads = 1,
+                                  .kv_heads = 1,
+                                  .q_len = 1000,
+                                  .kv_len = 10000,
+                                  .head_dim = 64,
+                                  .dtype = FA_DTYPE_FLOAT32,
+                                  .scale = 1};
+    ck_assert_int_eq(fad_scheduler_init(&scheduler, &scripted.base), 0);
+}
+
+static void teardown(void)
+{
+    fad_scheduler_deinit(&scheduler);
+}
+
+static void submit(struct tracked *tracked, uint32_t device)
+{
+    *tracked = (struct tracked){
+        .work = {.device = device, .kernel = &fake, .problem = &problem, .finished = on_finished}};
+    fad_scheduler_submit(&scheduler, &tracked->work);
+}
+
+static void finish_all(void)
+{
+    while (scripted.held_count > 0) {
+        scripted_finish(0);
+        fad_scheduler_dispatch(&scheduler);
+    }
+}
+
+static void assert_each_once(uint64_t units)
+{
+    for (uint64_t u = 0; u < units; u++)
+        ck_assert_int_eq(touched[u], 1);
+    ck_assert_int_eq(touched[units], 0);
+}
+
+START_TEST(every_unit_runs_exactly_once)
+{
+    struct tracked tracked;
+    submit(&tracked, 0);
+    fad_scheduler_dispatch(&scheduler);
+    finish_all();
+    ck_assert_int_eq(tracked.ended, 1);
+    ck_assert_int_eq(tracked.work.status, 0);
+    assert_each_once(1000);
+}
+END_TEST
+
+START_TEST(at_most_two_ranges_are_ahead_of_a_stream)
+{
+    struct tracked tracked;
+    unsigned ahead[2] = {0, 0};
+
+    submit(&tracked, 0);
+    fad_scheduler_dispatch(&scheduler);
+    ck_assert_uint_eq(scripted.held_count, 4);
+    for (unsigned i = 0; i < scripted.held_count; i++) {
+        ck_assert_uint_eq(scripted.held[i].range->device, 0);
+        ahead[scripted.held[i].range->stream]++;
+    }
+    ck_assert_uint_eq(ahead[0], 2);
+    ck_assert_uint_eq(ahead[1], 2);
+    finish_all();
+    ck_assert_int_eq(tracked.ended, 1);
+}
+END_TEST
+
+START_TEST(a_range_takes_about_a_quarter_of_a_millisecond)
+{
+    struct tracked tracked;
+    double unit_s = 4.0 * 10000 * 64 / 1e9; /* 2.56 ms: one unit a range */
+
+    submit(&tracked, 0);
+    ck_assert_uint_eq(tracked.work.range_units, 1);
+    fad_scheduler_dispatch(&scheduler);
+    finish_all();
+    fake.rate = 1e12; /* 2.56 us a unit: 97 of them */
+    submit(&tracked, 0);
+    ck_assert_uint_eq(tracked.work.range_units, (uint64_t)(250e-6 / (unit_s / 1000)));
+    fad_scheduler_dispatch(&scheduler);
+    finish_all();
+}
+END_TEST
+
+START_TEST(a_short_work_still_spreads_over_the_streams)
+{
+    struct tracked tracked;
+
+    problem.q_len = 40;
+    fake.rate = 1e12; /* 102 us in all: half for each stream */
+    submit(&tracked, 0);
+    fad_scheduler_dispatch(&scheduler);
+    ck_assert_uint_eq(scripted.held_count, 2);
+    ck_assert_uint_eq(scripted.held[0].range->launch.range.count, 20);
+    ck_assert_uint_ne(scripted.held[0].range->stream, scripted.held[1].range->stream);
+    finish_all();
+    problem.q_len = 4; /* 10 us: not worth a hand-over more */
+    submit(&tracked, 0);
+    fad_scheduler_dispatch(&scheduler);
+    ck_assert_uint_eq(scripted.held_count, 1);
+    finish_all();
+}
+END_TEST
+
+START_TEST(works_are_served_in_order_and_by_device)
+{
+    struct tracked first, second, other;
+
+    submit(&first, 0);
+    submit(&second, 0);
+    submit(&other, 1);
+    fad_scheduler_dispatch(&scheduler);
+    ck_assert_uint_eq(scripted.held_count, 8);
+    for (unsigned i = 0; i < 8; i++)
+        ck_assert_ptr_eq(scripted.held[i].range->launch.tensors, scripted.held[i].range->device == 0
+                                                                     ? &first.work.tensors
+                                                                     : &other.work.tensors);
+    finish_all();
+    ck_assert_int_eq(first.ended + second.ended + other.ended, 3);
+}
+END_TEST
+
+START_TEST(any_order_of_completions_ends_a_work_once)
+{
+    struct tracked tracked[3];
+
+    srandom(7);
+    for (int i = 0; i < 3; i++)
+        submit(&tracked[i], (uint32_t)i % 2);
+    fad_scheduler_dispatch(&scheduler);
+    while (scripted.held_count > 0) {
+        scripted_finish((unsigned)random() % scripted.held_count);
+        fad_scheduler_dispatch(&scheduler);
+    }
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(tracked[i].ended, 1);
+    for (unsigned u = 0; u < 1000; u++)
+        ck_assert_int_eq(touched[u], 3);
+}
+END_TEST
+
+START_TEST(a_failed_range_ends_its_work_and_no_other)
+{
+    struct tracked bad, good;
+
+    submit(&bad, 0);
+    fad_scheduler_dispatch(&scheduler);
+    submit(&good, 0);
+    scripted.fail[SCRIPTED_LAUNCH] = FA_INTERNAL;
+    scripted_finish(0);
+    scripted.fail[SCRIPTED_LAUNCH] = 0;
+    ck_assert_int_eq(bad.ended, 0); /* three ranges are still under way */
+    fad_scheduler_dispatch(&scheduler);
+    finish_all();
+    ck_assert_int_eq(bad.ended, 1);
+    ck_assert_int_eq(bad.work.status, FA_INTERNAL);
+    ck_assert_str_eq(bad.work.text, "as the script says");
+    ck_assert_int_eq(good.ended, 1);
+    ck_assert_int_eq(good.work.status, 0);
+    ck_assert_int_eq(scheduler.fatal, 0);
+}
+END_TEST
+
+START_TEST(a_refused_launch_ends_its_work)
+{
+    struct tracked tracked;
+
+    scripted.refuse[SCRIPTED_LAUNCH] = FA_RESOURCE_EXHAUSTED;
+    submit(&tracked, 0);
+    fad_scheduler_dispatch(&scheduler);
+    ck_assert_int_eq(tracked.ended, 1);
+    ck_assert_int_eq(tracked.work.status, FA_RESOURCE_EXHAUSTED);
+    scripted.refuse[SCRIPTED_LAUNCH] = -EIO;
+    submit(&tracked, 0);
+    fad_scheduler_dispatch(&scheduler);
+    ck_assert_int_eq(tracked.ended, 1);
+    ck_assert_int_eq(scheduler.fatal, -EIO);
+}
+END_TEST
+
+START_TEST(abandoned_works_end_after_what_is_under_way)
+{
+    struct tracked running, waiting, launched;
+
+    submit(&running, 0);
+    fad_scheduler_dispatch(&scheduler);
+    submit(&waiting, 0);
+    fad_scheduler_abandon(&scheduler, &waiting.work, FA_CANCELLED);
+    ck_assert_int_eq(waiting.ended, 1); /* at once */
+    ck_assert_int_eq(waiting.work.status, FA_CANCELLED);
+    fad_scheduler_abandon(&scheduler, &running.work, FA_CANCELLED);
+    ck_assert_int_eq(running.ended, 0);
+    finish_all();
+    ck_assert_int_eq(running.ended, 1);
+    ck_assert_uint_eq(scripted.calls[SCRIPTED_LAUNCH], 4);
+
+    problem.q_len = 1; /* all of it is under way: nothing left to take back */
+    submit(&launched, 0);
+    fad_scheduler_dispatch(&scheduler);
+    fad_scheduler_abandon(&scheduler, &launched.work, FA_CANCELLED);
+    ck_assert_int_eq(launched.ended, 0);
+    finish_all();
+    ck_assert_int_eq(launched.ended, 1);
+    ck_assert_int_eq(launched.work.status, FA_CANCELLED);
+}
+END_TEST
+
+START_TEST(busy_time_counts_overlapping_ranges_once)
+{
+    struct tracked tracked;
+
+    submit(&tracked, 0);
+    fad_scheduler_dispatch(&scheduler);
+    /* Ranges here start 1000 ns after one another and last 1000 ns. */
+    finish_all();
+    ck_assert_uint_eq(tracked.work.busy_ns, 1000 * 1000);
+    ck_assert_uint_eq(tracked.work.started_ns, 1000);
+    ck_assert_uint_eq(tracked.work.finished_ns, 1001 * 1000);
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("scheduler");
+    TCase *tests = tcase_create("fifo");
+
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_test(tests, every_unit_runs_exactly_once);
+    tcase_add_test(tests, at_most_two_ranges_are_ahead_of_a_stream);
+    tcase_add_test(tests, a_range_takes_about_a_quarter_of_a_millisecond);
+    tcase_add_test(tests, a_short_work_still_spreads_over_the_streams);
+    tcase_add_test(tests, works_are_served_in_order_and_by_device);
+    tcase_add_test(tests, any_order_of_completions_ends_a_work_once);
+    tcase_add_test(tests, a_failed_range_ends_its_work_and_no_other);
+    tcase_add_test(tests, a_refused_launch_ends_its_work);
+    tcase_add_test(tests, abandoned_works_end_after_what_is_under_way);
+    tcase_add_test(tests, busy_time_counts_overlapping_ranges_once);
+    suite_add_tcase(suite, tests);
+    return suite;
+}
