@@ -17,6 +17,7 @@ START_TEST(client_that_writes_all_before_it_reads)
 {
     const struct wire_shape shape = {1, 65536, 1, 1, 1, 256}; /* q and o: 64 MiB */
     int fd = wire_greet(), least = 1;
+    struct wire_reply replies[2];
     struct wire_forward f;
 
     ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
@@ -25,13 +26,14 @@ START_TEST(client_that_writes_all_before_it_reads)
     ck_assert_uint_ge(f.payload.size, 64 << 20);
     for (uint64_t id = 5; id < 7; id++)
         ck_assert(wire_forward_send(fd, &f, id));
-    for (uint64_t id = 5; id < 7; id++) {
-        struct wire_reply reply;
-
-        wire_receive(fd, &reply);
-        wire_forward_check(&f, &reply);
-        wire_release(&reply);
-    }
+    for (int i = 0; i < 2; i++)
+        wire_receive(fd, &replies[i]);
+    wire_forward_check(&f, &replies[0]);
+    ck_assert_uint_eq(replies[0].frame.payload_length, replies[1].frame.payload_length);
+    ck_assert_int_eq(
+        memcmp(replies[0].payload, replies[1].payload, replies[0].frame.payload_length), 0);
+    for (int i = 0; i < 2; i++)
+        wire_release(&replies[i]);
     ck_assert_int_lt(wire_daemon_resident(), 1024 * 1024);
     wire_forward_free(&f);
     wire_serves(fd);
@@ -294,26 +296,34 @@ START_TEST(client_that_never_reads_is_closed_and_others_are_served)
 }
 END_TEST
 
-/* A slow client is not a stalled one: it makes progress all the time. */
+/* A slow client is not a stalled one: it makes progress all the time. Nor is one that sends on while
+ * a reply waits that no socket's buffer holds. */
 START_TEST(client_that_is_slow_is_not_closed)
 {
-    struct wire_forward f;
+    struct wire_forward f, large;
     struct wire_bytes bytes = {0};
-    struct wire_reply reply;
     int fd = wire_greet();
     long long begun = test_now_ms();
 
+    wire_forward_make(&large, (struct wire_shape){1, 4096, 1, 1, 1, 256}, 0); /* o: 4 MiB */
     wire_forward_make(&f, WIRE_SMALL, 0);
-    wire_forward_append(&f, 5, &bytes);
+    wire_forward_append(&f, 6, &bytes);
+    if (_i == 1)
+        ck_assert(wire_forward_send(fd, &large, 5));
     for (size_t at = 0; at < bytes.size; at++) {
         wire_send(fd, bytes.data + at, 1);
         if (test_now_ms() - begun < 1800) /* in all well over the second, in short steps */
             test_sleep_ms(10);
     }
-    wire_receive(fd, &reply);
-    wire_forward_check(&f, &reply);
-    wire_release(&reply);
+    for (int i = 1 - _i; i < 2; i++) {
+        struct wire_reply reply;
+
+        wire_receive(fd, &reply);
+        wire_forward_check(reply.frame.id == 5 ? &large : &f, &reply);
+        wire_release(&reply);
+    }
     wire_free(&bytes);
+    wire_forward_free(&large);
     wire_forward_free(&f);
     close(fd);
 }
@@ -338,7 +348,7 @@ Suite *test_suite(void)
     tcase_add_checked_fixture(impatient, setup_impatient, wire_teardown);
     tcase_add_test(impatient, half_a_frame_and_silence_is_closed_but_silence_between_frames_is_not);
     tcase_add_test(impatient, client_that_never_reads_is_closed_and_others_are_served);
-    tcase_add_test(impatient, client_that_is_slow_is_not_closed);
+    tcase_add_loop_test(impatient, client_that_is_slow_is_not_closed, 0, 2);
     suite_add_tcase(suite, impatient);
     return suite;
 }

@@ -104,7 +104,7 @@ void fad_connection_reply(struct fad_connection *connection, uint16_t type, uint
     fa_frame_encode(&frame, reply->head);
     fad__reply__pack(message, reply->head + FA_FRAME_HEADER_SIZE);
     if (connection->writer.count == 0)
-        connection->write_ns = uv_hrtime();
+        connection->progress_ns = uv_hrtime();
     fad_writer_push(&connection->writer, reply);
 }
 
@@ -132,7 +132,7 @@ void fad_connection_flush(struct fad_connection *connection)
         return;
     r = fad_writer_flush(&connection->writer, connection->fd, &progress);
     if (progress)
-        connection->write_ns = uv_hrtime();
+        connection->progress_ns = uv_hrtime();
     if (r < 0)
         fad_connection_close(connection, "the client is gone with replies unsent");
     else if (connection->state == FAD_CONNECTION_DRAINING && connection->writer.count == 0)
@@ -270,7 +270,7 @@ static void read_all(struct fad_connection *connection)
             fad_connection_close(connection, size == -ENOMEM ? "no memory to read into" : reason);
             return;
         }
-        connection->read_ns = uv_hrtime();
+        connection->progress_ns = uv_hrtime();
         take_frames(connection);
         if ((size_t)size >= budget)
             break;
@@ -313,14 +313,12 @@ static void update_poll(struct fad_connection *connection)
 
 void fad_connection_check_stall(struct fad_connection *connection, uint64_t now_ns)
 {
-    uint64_t limit = connection->service->stall_ns;
-
-    if (connection->state == FAD_CONNECTION_CLOSING)
+    if (connection->state == FAD_CONNECTION_CLOSING ||
+        now_ns <= connection->progress_ns + connection->service->stall_ns)
         return;
-    if (connection->writer.count > 0 && now_ns > connection->write_ns + limit)
+    if (connection->writer.count > 0)
         fad_connection_close(connection, "stalled: it does not read its replies");
-    else if (!paused(connection) && fad_reader_inside_frame(&connection->reader) &&
-             now_ns > connection->read_ns + limit)
+    else if (!paused(connection) && fad_reader_inside_frame(&connection->reader))
         fad_connection_close(connection, "stalled inside a frame");
 }
 
@@ -350,7 +348,7 @@ int fad_connection_new(struct fad_connection **out, const struct fad_service *se
     connection->pid = peer.pid;
     connection->fd = fd;
     connection->handle_open = true;
-    connection->read_ns = connection->write_ns = uv_hrtime();
+    connection->progress_ns = uv_hrtime();
     fad_account_init(&connection->account, "connection", service->account, &service->limit);
     fad_reader_init(&connection->reader, service->payload_max);
     fad_writer_init(&connection->writer, connection);

@@ -52,7 +52,7 @@ struct fad_connection {
     struct fad_job *receiving;          /* the job whose payload is being read */
     uint32_t job_count;                 /* those, and the abandoned ones */
     uint64_t header_ns;                 /* when the current frame's message was complete */
-    uint64_t read_ns, write_ns;         /* the last progress */
+    uint64_t progress_ns;               /* when bytes last came or went, or a reply became ready */
 };
 
 /* Takes an accepted, nonblocking socket, also when it fails. 0 with *out set, or a status: > 0 when
