@@ -264,17 +264,21 @@ START_TEST(abandoned_works_end_after_what_is_under_way)
 }
 END_TEST
 
-START_TEST(busy_time_counts_overlapping_ranges_once)
+START_TEST(kernel_time_is_the_ranges_sum_over_the_streams_that_took_part)
 {
     struct tracked tracked;
 
     submit(&tracked, 0);
     fad_scheduler_dispatch(&scheduler);
-    /* Ranges here start 1000 ns after one another and last 1000 ns. */
-    finish_all();
-    ck_assert_uint_eq(tracked.work.busy_ns, 1000 * 1000);
+    finish_all(); /* a range takes 1000 ns here */
     ck_assert_uint_eq(tracked.work.started_ns, 1000);
-    ck_assert_uint_eq(tracked.work.finished_ns, 1001 * 1000);
+    ck_assert_uint_eq(tracked.work.range_ns, 1000 * 1000);
+    ck_assert_uint_eq(fad_work_kernel_ns(&tracked.work), 1000 * 1000 / 2);
+    problem.q_len = 1; /* one range, so one stream */
+    submit(&tracked, 0);
+    fad_scheduler_dispatch(&scheduler);
+    finish_all();
+    ck_assert_uint_eq(fad_work_kernel_ns(&tracked.work), 1000);
 }
 END_TEST
 
@@ -293,7 +297,7 @@ Suite *test_suite(void)
     tcase_add_test(tests, a_failed_range_ends_its_work_and_no_other);
     tcase_add_test(tests, a_refused_launch_ends_its_work);
     tcase_add_test(tests, abandoned_works_end_after_what_is_under_way);
-    tcase_add_test(tests, busy_time_counts_overlapping_ranges_once);
+    tcase_add_test(tests, kernel_time_is_the_ranges_sum_over_the_streams_that_took_part);
     suite_add_tcase(suite, tests);
     return suite;
 }

@@ -38,11 +38,13 @@ struct fad_op {
 #define fad_container_of(pointer, type, member) \
     ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
+#define FAD_STREAMS_MAX 256u
+
 struct fad_device {
     char name[64];
     uint8_t uuid[16];
     uint64_t memory_bytes;
-    uint32_t streams; /* numbered from 0; ranges on one stream run in order */
+    uint32_t streams; /* at most FAD_STREAMS_MAX; numbered from 0; ranges on one run in order */
 };
 
 enum fad_region_kind {

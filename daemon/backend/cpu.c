@@ -10,8 +10,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define STREAMS_MAX 256u
-
 /* Scratch larger than this is given back after the range that needed it. */
 #define SCRATCH_KEPT ((size_t)16 << 20)
 
@@ -285,8 +283,8 @@ static int cpu_probe(const struct fad_backend_config *config, struct fad_complet
     uint32_t streams = config->workers ? config->workers : uv_available_parallelism(), count;
     struct cpu_backend *cpu;
 
-    if (streams > STREAMS_MAX)
-        streams = STREAMS_MAX;
+    if (streams > FAD_STREAMS_MAX)
+        streams = FAD_STREAMS_MAX;
     count = streams + 1;
     cpu = calloc(1, sizeof *cpu + count * sizeof cpu->workers[0]);
     if (!cpu) {

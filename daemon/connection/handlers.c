@@ -179,7 +179,7 @@ static void reply_with_result(struct fad_connection *connection, struct fad_job 
     forward.queue_us = microseconds(job->ready_ns, started);
     forward.transfer_us = job->payload_size ? microseconds(job->header_ns, job->ready_ns) : 0;
     forward.has_kernel_us = forward.has_total_us = true;
-    forward.kernel_us = job->work.busy_ns / 1000;
+    forward.kernel_us = fad_work_kernel_ns(&job->work) / 1000;
     forward.total_us = microseconds(job->header_ns, job->done_ns);
     forward.has_payload_o_bytes = true;
     forward.payload_o_bytes =

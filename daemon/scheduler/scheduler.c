@@ -21,8 +21,10 @@ int fad_scheduler_init(struct fad_scheduler *scheduler, struct fad_backend *back
 
     *scheduler = (struct fad_scheduler){.backend = backend};
     TAILQ_INIT(&scheduler->works);
-    for (uint32_t d = 0; d < backend->device_count; d++)
+    for (uint32_t d = 0; d < backend->device_count; d++) {
+        assert(backend->devices[d].streams <= FAD_STREAMS_MAX);
         count += backend->devices[d].streams * FAD_RANGES_AHEAD;
+    }
     assert(count > 0);
     scheduler->slots = calloc(count, sizeof *scheduler->slots);
     if (!scheduler->slots)
@@ -110,17 +112,23 @@ void fad_scheduler_abandon(struct fad_scheduler *scheduler, struct fad_work *wor
         settle(work);
 }
 
-/* Ranges of one work may overlap; they come here in about the order in which they ended. */
-static void add_busy_time(struct fad_work *work, const struct fad_op *op)
+static void add_time(struct fad_work *work, const struct fad_range_op *range)
 {
-    uint64_t from = op->started_ns > work->finished_ns ? op->started_ns : work->finished_ns;
+    const struct fad_op *op = &range->op;
 
     if (work->started_ns == 0 || op->started_ns < work->started_ns)
         work->started_ns = op->started_ns;
-    if (op->finished_ns > from) {
-        work->busy_ns += op->finished_ns - from;
-        work->finished_ns = op->finished_ns;
-    }
+    work->range_ns += op->finished_ns - op->started_ns;
+    work->streams_used[range->stream / 64] |= (uint64_t)1 << range->stream % 64;
+}
+
+uint64_t fad_work_kernel_ns(const struct fad_work *work)
+{
+    int streams = 0;
+
+    for (size_t i = 0; i < sizeof work->streams_used / sizeof work->streams_used[0]; i++)
+        streams += __builtin_popcountll(work->streams_used[i]);
+    return streams ? work->range_ns / (uint64_t)streams : 0;
 }
 
 static void on_range_done(struct fad_op *op)
@@ -132,7 +140,7 @@ static void on_range_done(struct fad_op *op)
     slot->work = NULL;
     scheduler->under_way--;
     work->under_way--;
-    add_busy_time(work, op);
+    add_time(work, &slot->range);
     if (op->status != 0)
         fail(scheduler, work, op->status, op->text);
     settle(work);

@@ -16,11 +16,11 @@ struct fad_work {
     struct fa_tensors tensors;
     void (*finished)(struct fad_work *work); /* once, when no range is left or under way */
 
-    int status;           /* the first range's that failed; then no more ranges go out */
-    const char *text;     /* why, static, or NULL */
-    uint64_t started_ns;  /* the first range's start; 0: none ran */
-    uint64_t finished_ns; /* the latest end seen */
-    uint64_t busy_ns;     /* while at least one range ran */
+    int status;          /* the first range's that failed; then no more ranges go out */
+    const char *text;    /* why, static, or NULL */
+    uint64_t started_ns; /* the first range's start; 0: none ran */
+    uint64_t range_ns;   /* the sum over its ranges of what each took on its stream */
+    uint64_t streams_used[FAD_STREAMS_MAX / 64]; /* a bit each */
 
     TAILQ_ENTRY(fad_work) link;
     uint64_t units, next_unit, range_units;
@@ -53,6 +53,9 @@ void fad_scheduler_submit(struct fad_scheduler *scheduler, struct fad_work *work
 /* Launches no more ranges of a submitted work and ends it with the status, when its last range
  * under way is done: at once if there is none. */
 void fad_scheduler_abandon(struct fad_scheduler *scheduler, struct fad_work *work, int status);
+
+/* How long the work's ranges took: range_ns divided by the number of streams that took part. */
+uint64_t fad_work_kernel_ns(const struct fad_work *work);
 
 /* Fills every free place with the next range. Call after submitting and after completions. */
 void fad_scheduler_dispatch(struct fad_scheduler *scheduler);
