@@ -31,7 +31,7 @@ struct fad_op {
     uint64_t finished_ns; /* clock of uv_hrtime() */
 
     /* The backend's own, from the call to done(): */
-    void (*work)(struct fad_op *op);
+    void (*work)(struct fad_op *op, void *scratch);
     void *subject;
 };
 

@@ -20,7 +20,15 @@
  * than receiving the bytes. */
 #define HUGE_PAGE ((size_t)2 << 20)
 
-struct cpu_backend;
+/* Ranges estimated to take no longer run on the loop thread: handing one over and being woken by its
+ * end costs twice as much. */
+#define RANGE_AT_ONCE_NS 10e3
+
+/* What a kernel needs besides its tensors; kept from one range to the next. */
+struct scratch {
+    void *memory;
+    size_t size;
+};
 
 struct worker {
     uv_thread_t thread;
@@ -29,38 +37,49 @@ struct worker {
     STAILQ_HEAD(cpu_ops, fad_op) ops; /* under lock, as is stop */
     bool stop;
     struct fad_completions *completions;
-    void *scratch; /* the thread's own */
-    size_t scratch_size;
+    struct scratch scratch; /* the thread's own */
 };
 
 struct cpu_backend {
     struct fad_backend base;
     struct fad_device device;
     uint32_t streams;
+    struct scratch scratch; /* of ranges that run on the loop thread */
     uint32_t worker_count;
     struct worker workers[]; /* one a stream, and a last one for calls that belong to none */
 };
 
 /* --- Workers --------------------------------------------------------------------------------- */
 
-/* The worker that runs on this thread, for work functions, which get only their op. */
-static _Thread_local struct worker *this_worker;
+static void prepare(struct fad_op *op, void (*work)(struct fad_op *op, void *scratch),
+                    void *subject)
+{
+    op->status = 0;
+    op->text = NULL;
+    op->work = work;
+    op->subject = subject;
+}
+
+/* Does a prepared call on this thread. */
+static void perform(struct fad_op *op, struct scratch *scratch, struct fad_completions *completions)
+{
+    op->started_ns = uv_hrtime();
+    op->work(op, scratch);
+    op->finished_ns = uv_hrtime();
+    fad_completions_push(completions, op);
+}
 
 static void worker_main(void *argument)
 {
     struct worker *worker = argument;
 
-    this_worker = worker;
     uv_mutex_lock(&worker->lock);
     for (;;) {
         struct fad_op *op = STAILQ_FIRST(&worker->ops);
         if (op) {
             STAILQ_REMOVE_HEAD(&worker->ops, link);
             uv_mutex_unlock(&worker->lock);
-            op->started_ns = uv_hrtime();
-            op->work(op);
-            op->finished_ns = uv_hrtime();
-            fad_completions_push(worker->completions, op);
+            perform(op, &worker->scratch, worker->completions);
             uv_mutex_lock(&worker->lock);
         } else if (worker->stop) {
             break;
@@ -69,13 +88,11 @@ static void worker_main(void *argument)
         }
     }
     uv_mutex_unlock(&worker->lock);
-    free(worker->scratch);
+    free(worker->scratch.memory);
 }
 
-static void worker_push(struct worker *worker, struct fad_op *op)
+static void hand_over(struct worker *worker, struct fad_op *op)
 {
-    op->status = 0;
-    op->text = NULL;
     uv_mutex_lock(&worker->lock);
     STAILQ_INSERT_TAIL(&worker->ops, op, link);
     uv_cond_signal(&worker->wake);
@@ -122,55 +139,68 @@ fail_lock:
 
 /* --- Calls ----------------------------------------------------------------------------------- */
 
-static void run_range(struct fad_op *op)
+static bool fit_scratch(struct scratch *scratch, size_t needed)
+{
+    if (needed <= scratch->size)
+        return true;
+    free(scratch->memory);
+    scratch->memory = needed > SIZE_MAX - 63 ? NULL : aligned_alloc(64, (needed + 63) / 64 * 64);
+    scratch->size = scratch->memory ? needed : 0;
+    return scratch->memory != NULL;
+}
+
+static void run_range(struct fad_op *op, void *where)
 {
     struct fad_range_op *range = op->subject;
-    struct worker *worker = this_worker;
-    size_t needed = range->kernel->workspace(range->launch.problem);
+    struct scratch *scratch = where;
 
-    if (needed > worker->scratch_size) {
-        free(worker->scratch);
-        worker->scratch_size = 0;
-        worker->scratch =
-            needed > SIZE_MAX - 63 ? NULL : aligned_alloc(64, (needed + 63) / 64 * 64);
-        if (!worker->scratch) {
-            op->status = FA_RESOURCE_EXHAUSTED;
-            op->text = "the system gave no memory for the kernel's scratch";
-            return;
-        }
-        worker->scratch_size = needed;
+    if (!fit_scratch(scratch, range->kernel->workspace(range->launch.problem))) {
+        op->status = FA_RESOURCE_EXHAUSTED;
+        op->text = "the system gave no memory for the kernel's scratch";
+        return;
     }
-    range->launch.workspace = worker->scratch;
+    range->launch.workspace = scratch->memory;
     range->launch.stream = NULL;
     op->status = range->kernel->launch(&range->launch);
-    if (worker->scratch_size > SCRATCH_KEPT) {
-        free(worker->scratch);
-        worker->scratch = NULL;
-        worker->scratch_size = 0;
+    if (scratch->size > SCRATCH_KEPT) {
+        free(scratch->memory);
+        *scratch = (struct scratch){NULL, 0};
     }
+}
+
+static bool is_short(const struct fad_range_op *range)
+{
+    const struct fa_problem *problem = range->launch.problem;
+    double part = (double)range->launch.range.count / (double)range->kernel->units(problem);
+
+    return (double)fa_problem_flops(problem) * part <=
+           range->kernel->rate * RANGE_AT_ONCE_NS * 1e-9;
 }
 
 static int cpu_launch_range(struct fad_backend *backend, struct fad_range_op *range)
 {
     struct cpu_backend *cpu = fad_container_of(backend, struct cpu_backend, base);
+
     assert(range->device == 0 && range->stream < cpu->streams);
-    range->op.work = run_range;
-    range->op.subject = range;
-    worker_push(&cpu->workers[range->stream], &range->op);
+    prepare(&range->op, run_range, range);
+    if (is_short(range))
+        perform(&range->op, &cpu->scratch, backend->completions);
+    else
+        hand_over(&cpu->workers[range->stream], &range->op);
     return 0;
 }
 
-static void run_copy(struct fad_op *op)
+static void run_copy(struct fad_op *op, void *scratch)
 {
     struct fad_copy *copy = op->subject;
+    (void)scratch;
     memcpy(copy->to, copy->from, copy->size);
 }
 
 static int cpu_copy(struct fad_backend *backend, struct fad_copy *copy)
 {
-    copy->op.work = run_copy;
-    copy->op.subject = copy;
-    worker_push(odd_jobs(backend), &copy->op);
+    prepare(&copy->op, run_copy, copy);
+    hand_over(odd_jobs(backend), &copy->op);
     return 0;
 }
 
@@ -191,15 +221,15 @@ static int cpu_region_open(struct fad_backend *backend, struct fad_region *regio
     if (region->base == MAP_FAILED) /* anything but memory: a seal added since it was checked */
         return reason == ENOMEM ? FA_RESOURCE_EXHAUSTED : FA_INVALID_ARGUMENT;
     region->size = source->size;
-    op->status = 0;
-    op->text = NULL;
+    prepare(op, NULL, NULL);
     fad_completions_push(backend->completions, op);
     return 0;
 }
 
-static void run_region_close(struct fad_op *op)
+static void run_region_close(struct fad_op *op, void *scratch)
 {
     struct fad_region *region = op->subject;
+    (void)scratch;
     munmap(region->base, region->size);
 }
 
@@ -208,17 +238,11 @@ static void run_region_close(struct fad_op *op)
 static int cpu_region_close(struct fad_backend *backend, struct fad_region *region,
                             struct fad_op *op)
 {
-    if (region->size <= UNMAP_AT_ONCE) {
-        op->subject = region;
-        run_region_close(op);
-        op->status = 0;
-        op->text = NULL;
-        fad_completions_push(backend->completions, op);
-        return 0;
-    }
-    op->work = run_region_close;
-    op->subject = region;
-    worker_push(odd_jobs(backend), op);
+    prepare(op, run_region_close, region);
+    if (region->size <= UNMAP_AT_ONCE)
+        perform(op, NULL, backend->completions);
+    else
+        hand_over(odd_jobs(backend), op);
     return 0;
 }
 
@@ -274,6 +298,7 @@ static void cpu_deinit(struct fad_backend *backend)
     struct cpu_backend *cpu = fad_container_of(backend, struct cpu_backend, base);
     for (uint32_t i = 0; i < cpu->worker_count; i++)
         worker_end(&cpu->workers[i]);
+    free(cpu->scratch.memory);
     free(cpu);
 }
 
