@@ -23,6 +23,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define FA_HEAD_DIM_MAX 256u
 
 struct fa_problem {
@@ -76,6 +80,11 @@ uint64_t fa_problem_flops(const struct fa_problem *problem);
 /* Where a kernel runs. */
 enum fa_platform { FA_CPU, FA_CUDA, FA_PLATFORM_COUNT };
 
+struct fa_target {
+    enum fa_platform platform;
+    int arch; /* CUDA: compute capability, 10 * major + minor; CPU: 0, the machine itself is asked */
+};
+
 /* One call of a kernel: several problems of one shape (only pointers differ), a range over all of
  * their units (problem p has the units [p * units, (p + 1) * units)). */
 struct fa_launch {
@@ -83,11 +92,12 @@ struct fa_launch {
     const struct fa_tensors *tensors; /* [problem_count] */
     uint32_t problem_count;
     struct fa_range range;
-    void *workspace; /* fa_kernel.workspace bytes, 64-byte aligned, of this launch alone */
-    void *stream;    /* CUDA: a cudaStream_t; CPU: unused, the call returns when the work is done */
+    void *state;   /* problem_count * fa_kernel.state bytes, those of problem 0 first */
+    void *scratch; /* fa_kernel.scratch bytes, 64-byte aligned, of this launch alone */
+    void *stream;  /* CUDA: a cudaStream_t; CPU: unused, the call returns when the work is done */
     /* NULL, or a flag that another thread may set (atomically) when nobody wants the result any
-     * more. A CPU kernel that sees it set returns early, within a millisecond or so, its output
-     * undefined. */
+     * more. A CPU kernel that sees it set returns FA_OK early, within a millisecond or so, its
+     * output undefined. */
     const bool *stop;
 };
 
@@ -98,43 +108,57 @@ struct fa_kernel {
     /* NULL when the kernel covers the problem, else why it does not ("head_dim is not 64"). */
     const char *(*refuses)(const struct fa_problem *problem);
 
-    /* How many units the problem's work has. Any order of any ranges that cover them all once gives
-     * the whole result. A problem without outputs has 0. */
+    /* How many units the problem's work has. Any ranges that cover them all once give the whole
+     * result: side by side and in any order, or, where in_order is set, one after another from the
+     * first unit to the last. A problem without outputs has 0. */
     uint64_t (*units)(const struct fa_problem *problem);
+    bool in_order;
 
-    /* Bytes of scratch one launch needs, whatever its range. Saturates at SIZE_MAX. */
-    size_t (*workspace)(const struct fa_problem *problem);
+    /* Bytes, a multiple of 64, that the ranges of one problem share: partial results. All zeroes
+     * before the first range, kept until the last is done. Saturates at SIZE_MAX. */
+    size_t (*state)(const struct fa_problem *problem);
+
+    /* Bytes that one launch needs for itself, whatever its range. Saturates at SIZE_MAX. */
+    size_t (*scratch)(const struct fa_problem *problem);
 
     /* Runs (CPU) or enqueues (CUDA) the range. Allocates nothing, never synchronises. */
     enum fa_status (*launch)(const struct fa_launch *launch);
 
-    /* FLOP/s of one stream, measured; a first guess of how long a range takes. */
-    double rate;
+    double rate; /* FLOP/s of one stream, measured */
 };
+
+/* A first guess of how long the problem takes on one stream, in seconds: its FLOP at the kernel's
+ * rate, and its outputs' bytes at a memory's. */
+double fa_kernel_seconds(const struct fa_kernel *kernel, const struct fa_problem *problem);
 
 /* A version: one rung of the ladder. The table has one row each, slowest first. */
 struct fa_version {
     const char *name;     /* "v3" */
     const char *title;    /* "Warp-local FlashAttention-2" */
     const char *fallback; /* the version that takes what this one's kernel refuses; NULL: none */
-    /* The kernel on each platform; NULL where this build or this machine has none. */
-    const struct fa_kernel *(*kernel[FA_PLATFORM_COUNT])(void);
+    /* The kernel for a target of each platform. NULL, or returning NULL: there is none. */
+    const struct fa_kernel *(*kernel[FA_PLATFORM_COUNT])(const struct fa_target *target);
 };
 
 /* The table, *count rows. Static. */
 const struct fa_version *fa_versions(size_t *count);
 
-/* What was chosen to run a problem. reason is NULL, or why it is not the version asked for. */
+/* The version's kernel for the target, or NULL. */
+const struct fa_kernel *fa_version_kernel(const struct fa_version *version,
+                                          const struct fa_target *target);
+
+/* What was chosen to run a problem. reason is NULL, or why it is not the version asked for by
+ * name. */
 struct fa_choice {
     const struct fa_version *version;
     const struct fa_kernel *kernel;
     const char *reason;
 };
 
-/* Chooses by the version's name ("auto": by shape and platform only), following fallbacks. The
+/* Chooses by the version's name ("auto": by shape and target only), following fallbacks. The
  * problem must have passed fa_problem_check. FA_INVALID_ARGUMENT (field "version") for a name not
  * in the table, FA_UNIMPLEMENTED when nothing on the platform covers the problem. */
-enum fa_status fa_choose(const char *version, enum fa_platform platform,
+enum fa_status fa_choose(const char *version, const struct fa_target *target,
                          const struct fa_problem *problem, struct fa_choice *out,
                          struct fa_error *error);
 
@@ -170,5 +194,9 @@ void fa_deviation_add(struct fa_deviation *deviation, const float *o, int64_t o_
 
 /* ||o - ref|| / ||ref|| over all added rows; 0 when both are 0. NaN and Inf come through. */
 double fa_deviation_l2(const struct fa_deviation *deviation);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

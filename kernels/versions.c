@@ -31,11 +31,19 @@ static const struct fa_version *find_version(const char *name)
     return NULL;
 }
 
-enum fa_status fa_choose(const char *version, enum fa_platform platform,
+const struct fa_kernel *fa_version_kernel(const struct fa_version *version,
+                                          const struct fa_target *target)
+{
+    const struct fa_kernel *(*find)(const struct fa_target *) = version->kernel[target->platform];
+    return find ? find(target) : NULL;
+}
+
+enum fa_status fa_choose(const char *version, const struct fa_target *target,
                          const struct fa_problem *problem, struct fa_choice *out,
                          struct fa_error *error)
 {
-    const char *name = strcmp(version, "auto") == 0 ? AUTO_VERSION : version;
+    const bool automatic = strcmp(version, "auto") == 0;
+    const char *name = automatic ? AUTO_VERSION : version;
     const struct fa_version *row = find_version(name);
     const char *reason = NULL; /* why the version asked for does not run: the first refusal */
 
@@ -43,10 +51,11 @@ enum fa_status fa_choose(const char *version, enum fa_platform platform,
         return fa_error_set(error, FA_INVALID_ARGUMENT, "version",
                             "\"%s\" is neither \"auto\" nor one of v0 to v4", version);
     while (row) {
-        const struct fa_kernel *kernel = row->kernel[platform] ? row->kernel[platform]() : NULL;
+        const struct fa_kernel *kernel = fa_version_kernel(row, target);
         const char *refusal = kernel ? kernel->refuses(problem) : "there is no kernel for it here";
         if (!refusal) {
-            *out = (struct fa_choice){.version = row, .kernel = kernel, .reason = reason};
+            *out = (struct fa_choice){
+                .version = row, .kernel = kernel, .reason = automatic ? NULL : reason};
             return FA_OK;
         }
         if (!reason)

@@ -171,14 +171,14 @@ START_TEST(several_problems_in_a_launch)
     attend_poison(&first);
     attend_poison(&second);
     launch.tensors = (const struct fa_tensors[]){first.tensors, second.tensors};
-    ck_assert_int_eq(posix_memalign(&launch.workspace, 64, kernel->workspace(&problem)), 0);
+    ck_assert_int_eq(posix_memalign(&launch.scratch, 64, kernel->scratch(&problem)), 0);
     launch.range = (struct fa_range){1, 2 * units - 1};
     ck_assert_int_eq(kernel->launch(&launch), FA_OK);
     launch.range = (struct fa_range){0, 1};
     ck_assert_int_eq(kernel->launch(&launch), FA_OK);
     expect_bits(&first, expected_first, "first");
     expect_bits(&second, expected_second, "second");
-    free(launch.workspace);
+    free(launch.scratch);
     free(expected_first);
     free(expected_second);
     attend_release(&first);

@@ -98,10 +98,10 @@ START_TEST(a_device_is_found_by_its_uuid)
     loopback_expect(0, 2, FA_OK, NULL);
     forward_put_ipc(&forward, FAD_V, 7, 1, 8192);
     loopback_send(0, 3, &forward);
-    loopback_expect(0, 3, FA_INVALID_ARGUMENT, "v.cuda_ipc");
+    loopback_expect(0, 3, FA_INVALID_ARGUMENT, "v.cuda_ipc.device_uuid");
     forward_put_all_ipc(&forward, 9);
     loopback_send(0, 4, &forward);
-    loopback_expect(0, 4, FA_NOT_FOUND, "q.cuda_ipc");
+    loopback_expect(0, 4, FA_NOT_FOUND, "q.cuda_ipc.device_uuid");
 }
 END_TEST
 
@@ -145,7 +145,7 @@ START_TEST(a_negative_status_is_the_daemons_affair)
     loopback_hello(0);
     scripted.refuse[SCRIPTED_LAUNCH] = -EIO;
     loopback_send_inline(0, 2);
-    loopback_expect(0, 2, FA_INTERNAL, "");
+    loopback_expect(0, 2, FA_DEVICE_LOST, "");
     ck_assert_int_eq(loopback.fatal, -EIO);
 }
 END_TEST

@@ -273,6 +273,8 @@ START_TEST(flops_saturate)
 }
 END_TEST
 
+static const struct fa_target cpu = {FA_CPU, 0}, cuda = {FA_CUDA, 90};
+
 /* --- The versions ---------------------------------------------------------------------------- */
 
 START_TEST(every_version_has_a_cpu_kernel)
@@ -286,7 +288,7 @@ START_TEST(every_version_has_a_cpu_kernel)
     for (size_t i = 0; i < count; i++) {
         struct fa_choice choice;
         struct fa_error error;
-        ck_assert_int_eq(fa_choose(versions[i].name, FA_CPU, &problem, &choice, &error), FA_OK);
+        ck_assert_int_eq(fa_choose(versions[i].name, &cpu, &problem, &choice, &error), FA_OK);
         ck_assert_str_eq(choice.version->name, versions[i].name);
         ck_assert_str_eq(choice.kernel->name, kernels[i == 0 ? 0 : kernel_count - 1]->name);
         ck_assert_ptr_null(choice.reason);
@@ -301,15 +303,15 @@ START_TEST(choice_of_a_version)
     struct fa_choice choice;
     struct fa_error error;
 
-    ck_assert_int_eq(fa_choose("auto", FA_CPU, &problem, &choice, &error), FA_OK);
+    ck_assert_int_eq(fa_choose("auto", &cpu, &problem, &choice, &error), FA_OK);
     ck_assert_str_eq(choice.version->name, "v4");
     ck_assert_ptr_null(choice.reason);
-    ck_assert_int_eq(fa_choose("v9", FA_CPU, &problem, &choice, &error), FA_INVALID_ARGUMENT);
+    ck_assert_int_eq(fa_choose("v9", &cpu, &problem, &choice, &error), FA_INVALID_ARGUMENT);
     ck_assert_str_eq(error.field, "version");
     ck_assert_ptr_nonnull(strstr(error.text, "v9"));
-    ck_assert_int_eq(fa_choose("", FA_CPU, &problem, &choice, &error), FA_INVALID_ARGUMENT);
+    ck_assert_int_eq(fa_choose("", &cpu, &problem, &choice, &error), FA_INVALID_ARGUMENT);
     /* Nothing runs on CUDA yet: the whole way of fallbacks, then a refusal. */
-    ck_assert_int_eq(fa_choose("v3", FA_CUDA, &problem, &choice, &error), FA_UNIMPLEMENTED);
+    ck_assert_int_eq(fa_choose("v3", &cuda, &problem, &choice, &error), FA_UNIMPLEMENTED);
     ck_assert_str_eq(error.field, "version");
 }
 END_TEST

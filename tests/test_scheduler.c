@@ -16,7 +16,7 @@ static uint64_t fake_units(const struct fa_problem *problem)
     return problem->q_len;
 }
 
-static size_t fake_workspace(const struct fa_problem *problem)
+static size_t fake_scratch(const struct fa_problem *problem)
 {
     (void)problem;
     return 64;
@@ -32,7 +32,7 @@ static enum fa_status fake_launch(const struct fa_launch *launch)
 /* Fast enough that ranges are cut by spread, not by time, unless a test lowers it. */
 static struct fa_kernel fake = {.name = "fake",
                                 .units = fake_units,
-                                .workspace = fake_workspace,
+                                .scratch = fake_scratch,
                                 .launch = fake_launch,
                                 .rate = 1e9};
 
@@ -51,6 +51,7 @@ static void on_finished(struct fad_work *work)
 
 static void setup(void)
 {
+    fake.in_order = false;
     scripted_reset();
     scripted.hold[SCRIPTED_LAUNCH] = true;
     memset(touched, 0, sizeof touched);
@@ -127,15 +128,16 @@ END_TEST
 START_TEST(a_range_takes_about_a_quarter_of_a_millisecond)
 {
     struct tracked tracked;
-    double unit_s = 4.0 * 10000 * 64 / 1e9; /* 2.56 ms: one unit a range */
 
-    submit(&tracked, 0);
+    submit(&tracked, 0); /* 2.56 ms a unit: one a range */
     ck_assert_uint_eq(tracked.work.range_units, 1);
     fad_scheduler_dispatch(&scheduler);
     finish_all();
-    fake.rate = 1e12; /* 2.56 us a unit: 97 of them */
+    fake.rate = 1e12; /* 2.6 us a unit: 90 and some */
     submit(&tracked, 0);
-    ck_assert_uint_eq(tracked.work.range_units, (uint64_t)(250e-6 / (unit_s / 1000)));
+    ck_assert_uint_eq(tracked.work.range_units,
+                      (uint64_t)(250e-6 / (fa_kernel_seconds(&fake, &problem) / 1000)));
+    ck_assert_uint_gt(tracked.work.range_units, 90);
     fad_scheduler_dispatch(&scheduler);
     finish_all();
 }
@@ -176,6 +178,34 @@ START_TEST(works_are_served_in_order_and_by_device)
                                                                      : &other.work.tensors);
     finish_all();
     ck_assert_int_eq(first.ended + second.ended + other.ended, 3);
+}
+END_TEST
+
+START_TEST(an_in_order_kernel_keeps_to_one_stream)
+{
+    struct tracked tracked, other;
+    uint64_t next = 0;
+
+    fake.in_order = true;
+    submit(&tracked, 0);
+    fad_scheduler_dispatch(&scheduler);
+    ck_assert_uint_eq(scripted.held_count, 2);
+    submit(&other, 0);
+    fad_scheduler_dispatch(&scheduler); /* which has the other stream to itself */
+    ck_assert_uint_eq(scripted.held_count, 4);
+    while (tracked.ended == 0) {
+        for (unsigned i = 0; i < scripted.held_count; i++)
+            ck_assert_uint_eq(scripted.held[i].range->stream,
+                              scripted.held[i].range->launch.tensors == &other.work.tensors);
+        if (scripted.held[0].range->launch.tensors == &tracked.work.tensors) {
+            ck_assert_uint_eq(scripted.held[0].range->launch.range.first, next);
+            next += scripted.held[0].range->launch.range.count;
+        }
+        scripted_finish(0);
+        fad_scheduler_dispatch(&scheduler);
+    }
+    finish_all();
+    ck_assert_int_eq(other.ended, 1);
 }
 END_TEST
 
@@ -293,6 +323,7 @@ Suite *test_suite(void)
     tcase_add_test(tests, a_range_takes_about_a_quarter_of_a_millisecond);
     tcase_add_test(tests, a_short_work_still_spreads_over_the_streams);
     tcase_add_test(tests, works_are_served_in_order_and_by_device);
+    tcase_add_test(tests, an_in_order_kernel_keeps_to_one_stream);
     tcase_add_test(tests, any_order_of_completions_ends_a_work_once);
     tcase_add_test(tests, a_failed_range_ends_its_work_and_no_other);
     tcase_add_test(tests, a_refused_launch_ends_its_work);

@@ -37,11 +37,11 @@ static double run_until_stopped(const struct fa_kernel *kernel, const struct fa_
     const double start = seconds();
     pthread_t thread;
 
-    ck_assert_int_eq(posix_memalign(&launch.workspace, 64, kernel->workspace(problem)), 0);
+    ck_assert_int_eq(posix_memalign(&launch.scratch, 64, kernel->scratch(problem)), 0);
     ck_assert_int_eq(pthread_create(&thread, NULL, set_soon, &stop), 0);
     ck_assert_int_eq(kernel->launch(&launch), FA_OK);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    free(launch.workspace);
+    free(launch.scratch);
     return seconds() - start;
 }
 

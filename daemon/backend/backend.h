@@ -7,7 +7,7 @@
  *    on the loop thread, from the completion list (completions.h), never from inside the call; or
  *    they return a status, and done() is never called. done() finds the outcome in op->status.
  *  - A status is 0, an enum fa_status (> 0: one client's affair), or a negative errno (< 0: the
- *    daemon cannot go on).
+ *    daemon cannot go on). A lost device is one of the latter, whoever found it.
  *  - What an op points to stays alive and in place until done(). */
 #ifndef FAD_BACKEND_H
 #define FAD_BACKEND_H
@@ -41,15 +41,17 @@ struct fad_op {
 #define FAD_STREAMS_MAX 256u
 
 struct fad_device {
+    struct fa_target target;
     char name[64];
     uint8_t uuid[16];
     uint64_t memory_bytes;
-    uint32_t streams; /* at most FAD_STREAMS_MAX; numbered from 0; ranges on one run in order */
+    uint32_t streams; /* at most FAD_STREAMS_MAX; numbered from 0 */
 };
 
 enum fad_region_kind {
     FAD_REGION_MEMFD, /* shared memory of a client */
     FAD_REGION_IPC,   /* GPU memory of a client, by CUDA IPC */
+    FAD_REGION_OWNED, /* memory of the daemon's on the device, all zeroes, 64-byte aligned */
 };
 
 /* What a region is to be opened from. */
@@ -58,12 +60,12 @@ struct fad_region_source {
     uint32_t device;
     int fd; /* MEMFD: checked (memfd.h); region_open takes and closes it, whatever it returns */
     bool writable;      /* MEMFD */
-    uint64_t size;      /* MEMFD: bytes */
+    uint64_t size;      /* MEMFD, OWNED: bytes */
     uint8_t handle[64]; /* IPC: cudaIpcMemHandle_t */
     uint64_t buffer_id; /* IPC: CU_POINTER_ATTRIBUTE_BUFFER_ID */
 };
 
-/* A client's memory as the backend's kernels see it. */
+/* Memory as the backend's kernels see it. */
 struct fad_region {
     struct fad_region_source source;
     void *base;    /* first byte of the allocation */
@@ -85,7 +87,7 @@ struct fad_range_op {
     uint32_t device;
     uint32_t stream;
     const struct fa_kernel *kernel;
-    struct fa_launch launch; /* workspace and stream are the backend's to fill */
+    struct fa_launch launch; /* scratch and stream are the backend's to fill */
 };
 
 struct fad_backend_config {
@@ -107,12 +109,13 @@ struct fad_backend_ops {
 
     int (*copy)(struct fad_backend *backend, struct fad_copy *copy);
 
-    /* At most FAD_RANGES_AHEAD of a stream are under way at once; the caller sees to it. */
+    /* At most FAD_RANGES_AHEAD of a stream are under way at once; the caller sees to it. Those of an
+     * in_order kernel run in the order of their launches on their stream; others in any. */
     int (*launch_range)(struct fad_backend *backend, struct fad_range_op *range);
 
-    /* Looks for finished work and puts it on the completion list. True when it should be called
-     * again at the loop's next turn, false when the backend will wake the loop by itself. NULL: it
-     * always does. Called after each turn in which something was launched. */
+    /* Looks for finished calls, of every kind, and puts them on the completion list. True when it
+     * should be called again at the loop's next turn, false when the backend will wake the loop by
+     * itself from now on. NULL: it always does. Called first after a call was taken. */
     bool (*poll)(struct fad_backend *backend);
 
     /* Staging memory that payloads are received into and outputs sent from: 64-byte aligned,
@@ -128,7 +131,6 @@ struct fad_backend_ops {
 /* Begins every backend's own struct. */
 struct fad_backend {
     const struct fad_backend_ops *ops;
-    enum fa_platform platform;
     bool opens_ipc; /* false: region_open knows no FAD_REGION_IPC here */
     struct fad_completions *completions;
     const struct fad_device *devices;

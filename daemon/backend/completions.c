@@ -40,6 +40,8 @@ void fad_completions_drain(struct fad_completions *completions)
     uv_mutex_lock(&completions->lock);
     STAILQ_CONCAT(&batch, &completions->ops);
     uv_mutex_unlock(&completions->lock);
+    if (STAILQ_EMPTY(&batch))
+        return;
     while ((op = STAILQ_FIRST(&batch))) {
         STAILQ_REMOVE_HEAD(&batch, link);
         op->done(op);

@@ -22,7 +22,7 @@
 
 /* Ranges estimated to take no longer run on the loop thread: handing one over and being woken by its
  * end costs twice as much. */
-#define RANGE_AT_ONCE_NS 10e3
+#define RANGE_AT_ONCE_S 10e-6
 
 /* What a kernel needs besides its tensors; kept from one range to the next. */
 struct scratch {
@@ -154,12 +154,12 @@ static void run_range(struct fad_op *op, void *where)
     struct fad_range_op *range = op->subject;
     struct scratch *scratch = where;
 
-    if (!fit_scratch(scratch, range->kernel->workspace(range->launch.problem))) {
+    if (!fit_scratch(scratch, range->kernel->scratch(range->launch.problem))) {
         op->status = FA_RESOURCE_EXHAUSTED;
         op->text = "the system gave no memory for the kernel's scratch";
         return;
     }
-    range->launch.workspace = scratch->memory;
+    range->launch.scratch = scratch->memory;
     range->launch.stream = NULL;
     op->status = range->kernel->launch(&range->launch);
     if (scratch->size > SCRATCH_KEPT) {
@@ -173,8 +173,7 @@ static bool is_short(const struct fad_range_op *range)
     const struct fa_problem *problem = range->launch.problem;
     double part = (double)range->launch.range.count / (double)range->kernel->units(problem);
 
-    return (double)fa_problem_flops(problem) * part <=
-           range->kernel->rate * RANGE_AT_ONCE_NS * 1e-9;
+    return fa_kernel_seconds(range->kernel, problem) * part <= RANGE_AT_ONCE_S;
 }
 
 static int cpu_launch_range(struct fad_backend *backend, struct fad_range_op *range)
@@ -183,7 +182,7 @@ static int cpu_launch_range(struct fad_backend *backend, struct fad_range_op *ra
 
     assert(range->device == 0 && range->stream < cpu->streams);
     prepare(&range->op, run_range, range);
-    if (is_short(range))
+    if (!range->kernel->in_order && is_short(range))
         perform(&range->op, &cpu->scratch, backend->completions);
     else
         hand_over(&cpu->workers[range->stream], &range->op);
@@ -204,22 +203,32 @@ static int cpu_copy(struct fad_backend *backend, struct fad_copy *copy)
     return 0;
 }
 
+/* A kernel before 6.7 maps nothing MAP_SHARED that is sealed against writing, not even to read. Pages
+ * of a private mapping that nobody writes to are the file's own. */
+static void *map_memfd(const struct fad_region_source *source)
+{
+    int protection = PROT_READ | (source->writable ? PROT_WRITE : 0), reason;
+    void *base = mmap(NULL, source->size, protection, source->writable ? MAP_SHARED : MAP_PRIVATE,
+                      source->fd, 0);
+
+    reason = errno;
+    close(source->fd);
+    errno = reason;
+    return base;
+}
+
 static int cpu_region_open(struct fad_backend *backend, struct fad_region *region,
                            struct fad_op *op)
 {
     const struct fad_region_source *source = &region->source;
-    int protection = PROT_READ | (source->writable ? PROT_WRITE : 0);
-    int reason;
 
-    assert(source->kind == FAD_REGION_MEMFD);
-    /* A kernel before 6.7 maps nothing MAP_SHARED that is sealed against writing, not even to read.
-     * Pages of a private mapping that nobody writes to are the file's own. */
-    region->base = mmap(NULL, source->size, protection, source->writable ? MAP_SHARED : MAP_PRIVATE,
-                        source->fd, 0);
-    reason = errno;
-    close(source->fd);
+    assert(source->kind != FAD_REGION_IPC);
+    region->base =
+        source->kind == FAD_REGION_MEMFD
+            ? map_memfd(source)
+            : mmap(NULL, source->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (region->base == MAP_FAILED) /* anything but memory: a seal added since it was checked */
-        return reason == ENOMEM ? FA_RESOURCE_EXHAUSTED : FA_INVALID_ARGUMENT;
+        return errno == ENOMEM ? FA_RESOURCE_EXHAUSTED : FA_INVALID_ARGUMENT;
     region->size = source->size;
     prepare(op, NULL, NULL);
     fad_completions_push(backend->completions, op);
@@ -287,6 +296,7 @@ static void describe_device(struct fad_device *device, uint32_t workers)
     }
     if (info)
         fclose(info);
+    device->target = (struct fa_target){FA_CPU, 0};
     device->memory_bytes = uv_get_total_memory();
     device->streams = workers;
 }
@@ -319,7 +329,6 @@ static int cpu_probe(const struct fad_backend_config *config, struct fad_complet
     cpu->streams = streams;
     describe_device(&cpu->device, streams);
     cpu->base = (struct fad_backend){.ops = &fad_backend_cpu,
-                                     .platform = FA_CPU,
                                      .opens_ipc = false,
                                      .completions = completions,
                                      .devices = &cpu->device,

@@ -24,6 +24,8 @@ static enum fa_status find_device(const struct fad_backend *backend,
                                 "the %s backend opens no CUDA IPC handles; send the tensor inline "
                                 "or in a memfd",
                                 backend->ops->name);
+        snprintf(field, sizeof field, "%s.cuda_ipc.device_uuid",
+                 fad_tensor_name((enum fad_tensor)t));
         if (first) {
             if (memcmp(first->ipc.device_uuid, at->ipc.device_uuid, 16) != 0)
                 return fa_error_set(error, FA_INVALID_ARGUMENT, field,
@@ -36,7 +38,7 @@ static enum fa_status find_device(const struct fad_backend *backend,
             ++*device;
         if (*device == backend->device_count)
             return fa_error_set(error, FA_NOT_FOUND, field,
-                                "device_uuid names no device of this daemon");
+                                "it names none of this daemon's devices (fa-cli info lists them)");
     }
     return FA_OK;
 }
@@ -56,6 +58,17 @@ static void add_region(struct fad_job *job, int tensor, const struct fad_region_
     job->regions[job->region_count].job = job;
     job->regions[job->region_count].region.source = *source;
     job->region_of[tensor] = (int)job->region_count++;
+}
+
+/* The job's own memory, besides its clients'. */
+static void plan_state(struct fad_job *job, uint64_t size)
+{
+    struct fad_job_region *region = &job->regions[job->region_count];
+
+    job->state_region = size > 0 ? (int)job->region_count++ : -1;
+    region->job = job;
+    region->region.source = (struct fad_region_source){
+        .kind = FAD_REGION_OWNED, .device = job->device, .fd = -1, .size = size};
 }
 
 static void plan_regions(struct fad_job *job, int fd, uint64_t memfd_size)
@@ -82,26 +95,24 @@ static void plan_regions(struct fad_job *job, int fd, uint64_t memfd_size)
 }
 
 /* Every stream of the device may work on the job at once, each with a scratch of its own. */
-static uint64_t scratch_size(const struct fa_choice *choice, const struct fad_request *request,
-                             const struct fad_device *device)
+static uint64_t scratch_size(const struct fad_job *job)
 {
-    uint64_t total;
-    if (choice->kernel->units(&request->problem) == 0)
-        return 0;
-    return __builtin_mul_overflow((uint64_t)choice->kernel->workspace(&request->problem),
-                                  device->streams, &total)
-               ? UINT64_MAX
-               : total;
+    const uint32_t streams = job->engine->backend->devices[job->device].streams;
+    uint64_t size = job->choice.kernel->scratch(&job->request.problem);
+    return __builtin_mul_overflow(size, streams, &size) ? UINT64_MAX : size;
 }
 
 static enum fa_status charge(struct fad_job *job, uint64_t memfd_size, struct fa_error *error)
 {
-    uint64_t staged =
-        scratch_size(&job->choice, &job->request, &job->engine->backend->devices[job->device]);
+    const bool runs = job->choice.kernel->units(&job->request.problem) > 0;
+    const uint64_t state = runs ? job->choice.kernel->state(&job->request.problem) : 0;
+    uint64_t staged = runs ? scratch_size(job) : 0;
 
-    if (__builtin_add_overflow(staged, job->payload_size, &staged) ||
+    if (__builtin_add_overflow(staged, state, &staged) ||
+        __builtin_add_overflow(staged, job->payload_size, &staged) ||
         __builtin_add_overflow(staged, job->request.output_size, &staged))
         staged = UINT64_MAX;
+    plan_state(job, state);
     job->charge.of[FAD_JOBS] = 1;
     job->charge.of[FAD_STAGED] = staged;
     job->charge.of[FAD_MAPPED] = memfd_size;
@@ -139,8 +150,8 @@ enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
     job->request = *request;
     job->payload_size = payload_size;
     if ((status = find_device(engine->backend, request, &job->device, error)) != FA_OK ||
-        (status = fa_choose(request->version, engine->backend->platform, &request->problem,
-                            &job->choice, error)) != FA_OK ||
+        (status = fa_choose(request->version, &engine->backend->devices[job->device].target,
+                            &request->problem, &job->choice, error)) != FA_OK ||
         (status = charge(job, memfd_size, error)) != FA_OK) {
         free(job);
         return status;

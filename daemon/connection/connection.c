@@ -57,7 +57,7 @@ void fad_connection_close(struct fad_connection *connection, const char *reason)
     connection->job_count++; /* this function's own: no job's end frees the connection here */
     while ((job = TAILQ_FIRST(&connection->jobs))) {
         TAILQ_REMOVE(&connection->jobs, job, link);
-        fad_job_abandon(job);
+        fad_job_abandon(job, FA_CANCELLED);
     }
     connection->job_count--;
     uv_close((uv_handle_t *)&connection->poll, on_handle_closed);

@@ -44,13 +44,18 @@ fail_completions:
     return r;
 }
 
+void fad_engine_taken(struct fad_engine *engine)
+{
+    if (engine->backend->ops->poll)
+        uv_idle_start(&engine->poll, on_poll);
+}
+
 void fad_engine_dispatch(struct fad_engine *engine)
 {
-    fad_scheduler_dispatch(&engine->scheduler);
+    if (fad_scheduler_dispatch(&engine->scheduler))
+        fad_engine_taken(engine);
     if (engine->scheduler.fatal < 0)
         fad_engine_fatal(engine, engine->scheduler.fatal);
-    if (engine->backend->ops->poll && engine->scheduler.under_way > 0)
-        uv_idle_start(&engine->poll, on_poll);
 }
 
 void fad_engine_fatal(struct fad_engine *engine, int error)

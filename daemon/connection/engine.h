@@ -24,6 +24,10 @@ int fad_engine_init(struct fad_engine *engine, uv_loop_t *loop, const struct fad
 /* Launches what can be launched. Call after submitting work to the scheduler. */
 void fad_engine_dispatch(struct fad_engine *engine);
 
+/* Says that the backend took a call, which it may want to be polled for. (Dispatching says so of
+ * ranges by itself.) */
+void fad_engine_taken(struct fad_engine *engine);
+
 /* Reports a status < 0 that a call of the backend's returned. */
 void fad_engine_fatal(struct fad_engine *engine, int error);
 

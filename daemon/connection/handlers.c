@@ -50,19 +50,20 @@ static void fill_devices(const struct fad_backend *backend, Fad__Device *devices
     }
 }
 
-static size_t fill_versions(enum fa_platform platform, Fad__Version *versions)
+static size_t fill_versions(const struct fa_target *target, Fad__Version *versions)
 {
     size_t count, filled = 0;
     const struct fa_version *rows = fa_versions(&count);
 
     assert(count <= VERSIONS_MAX);
     for (size_t i = 0; i < count; i++) {
-        if (!rows[i].kernel[platform])
+        const struct fa_kernel *kernel = fa_version_kernel(&rows[i], target);
+        if (!kernel)
             continue;
         fad__version__init(&versions[filled]);
         versions[filled].name = (char *)rows[i].name;
         versions[filled].title = (char *)rows[i].title;
-        versions[filled++].kernel = (char *)rows[i].kernel[platform]()->name;
+        versions[filled++].kernel = (char *)kernel->name;
     }
     return filled;
 }
@@ -96,7 +97,7 @@ static void send_hello_reply(struct fad_connection *connection, uint64_t id)
     fill_devices(backend, devices);
     for (uint32_t i = 0; i < backend->device_count; i++)
         device_list[i] = &devices[i];
-    hello.n_versions = fill_versions(backend->platform, versions);
+    hello.n_versions = fill_versions(&backend->devices[0].target, versions);
     for (size_t i = 0; i < hello.n_versions; i++)
         version_list[i] = &versions[i];
     fill_limits(connection->service, &limits);

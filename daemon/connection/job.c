@@ -24,8 +24,8 @@ static void all_closed(struct fad_job *job)
 {
     set_state(job, FAD_JOB_DONE);
     job->done_ns = uv_hrtime();
-    if (job->abandoned)
-        fa_error_set(&job->error, FA_CANCELLED, "", "%s", fa_status_text(FA_CANCELLED));
+    if (job->abandoned != FA_OK)
+        fa_error_set(&job->error, job->abandoned, "", "%s", fa_status_text(job->abandoned));
     job->done(job);
 }
 
@@ -62,6 +62,7 @@ static void finish(struct fad_job *job)
         else if (status < 0)
             fad_engine_fatal(job->engine, status);
     }
+    fad_engine_taken(job->engine);
     if (--job->calls == 0)
         all_closed(job);
 }
@@ -98,7 +99,7 @@ static void on_work_finished(struct fad_work *work)
     struct fad_job *job = fad_container_of(work, struct fad_job, work);
 
     if (work->status != 0) {
-        enum fa_status status = work->status > 0 ? (enum fa_status)work->status : FA_INTERNAL;
+        enum fa_status status = work->status > 0 ? (enum fa_status)work->status : FA_DEVICE_LOST;
         fa_error_set(&job->error, status, "", "%s",
                      work->text ? work->text : fa_status_text(status));
     }
@@ -125,15 +126,17 @@ static void *address(const struct fad_job *job, enum fad_tensor tensor)
 static void run(struct fad_job *job)
 {
     set_state(job, FAD_JOB_RUNNING);
-    job->work = (struct fad_work){.device = job->device,
-                                  .kernel = job->choice.kernel,
-                                  .problem = &job->request.problem,
-                                  .tensors = {.q = address(job, FAD_Q),
-                                              .k = address(job, FAD_K),
-                                              .v = address(job, FAD_V),
-                                              .o = address(job, FAD_O),
-                                              .lse = address(job, FAD_LSE)},
-                                  .finished = on_work_finished};
+    job->work = (struct fad_work){
+        .device = job->device,
+        .kernel = job->choice.kernel,
+        .problem = &job->request.problem,
+        .tensors = {.q = address(job, FAD_Q),
+                    .k = address(job, FAD_K),
+                    .v = address(job, FAD_V),
+                    .o = address(job, FAD_O),
+                    .lse = address(job, FAD_LSE)},
+        .state = job->state_region < 0 ? NULL : job->regions[job->state_region].region.base,
+        .finished = on_work_finished};
     fad_scheduler_submit(&job->engine->scheduler, &job->work);
     fad_engine_dispatch(job->engine);
 }
@@ -161,7 +164,7 @@ static void all_opened(struct fad_job *job)
 {
     if (job->error.status == FA_OK)
         check_ipc_bounds(job);
-    if (job->error.status != FA_OK || job->abandoned)
+    if (job->error.status != FA_OK || job->abandoned != FA_OK)
         finish(job);
     else
         run(job);
@@ -174,7 +177,7 @@ static void open_failed(struct fad_job_region *region, int status, const char *t
 
     if (status < 0) {
         fad_engine_fatal(job->engine, status);
-        status = FA_INTERNAL;
+        status = FA_DEVICE_LOST;
     }
     if (job->error.status != FA_OK)
         return;
@@ -222,13 +225,14 @@ void fad_job_start(struct fad_job *job)
         else
             open_failed(region, status, NULL);
     }
+    fad_engine_taken(job->engine);
     if (--job->calls == 0)
         all_opened(job);
 }
 
-void fad_job_abandon(struct fad_job *job)
+void fad_job_abandon(struct fad_job *job, enum fa_status status)
 {
-    job->abandoned = true;
+    job->abandoned = status;
     switch (job->state) {
     case FAD_JOB_RECEIVING:
         finish(job);
@@ -237,7 +241,7 @@ void fad_job_abandon(struct fad_job *job)
     case FAD_JOB_CLOSING: /* or all_closed() */
         break;
     case FAD_JOB_RUNNING:
-        fad_scheduler_abandon(&job->engine->scheduler, &job->work, FA_CANCELLED);
+        fad_scheduler_abandon(&job->engine->scheduler, &job->work, (int)status);
         break;
     case FAD_JOB_DONE:
         assert(!"a job that is done cannot be abandoned");

@@ -37,7 +37,7 @@ struct fad_job {
     struct fad_amounts charge;
 
     enum fad_job_state state;
-    bool abandoned;
+    enum fa_status abandoned; /* FA_OK: it is not */
     uint64_t id;
     struct fad_request request;
     struct fa_choice choice;
@@ -45,9 +45,10 @@ struct fad_job {
     void *payload;
     uint64_t payload_size;
     void *output;
-    struct fad_job_region regions[FAD_TENSORS];
+    struct fad_job_region regions[FAD_TENSORS + 1];
     uint32_t region_count;
     int region_of[FAD_TENSORS]; /* index into regions; -1: inline, or not wanted */
+    int state_region;           /* index of the kernel's state; -1: it has none */
     uint32_t calls;             /* region calls under way */
     struct fad_work work;
 
@@ -69,9 +70,9 @@ enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
 /* The payload is there: runs the job. done() may be called from inside. */
 void fad_job_start(struct fad_job *job);
 
-/* Nobody wants the result any more: ends it as soon as can be, then done() with FA_CANCELLED, at
- * once if nothing is under way. Not in state DONE. */
-void fad_job_abandon(struct fad_job *job);
+/* Ends it as soon as can be, whatever it has reached, with the status (FA_CANCELLED: nobody wants the
+ * result any more). done() follows, at once if nothing is under way. Not in state DONE. */
+void fad_job_abandon(struct fad_job *job, enum fa_status status);
 
 /* Takes the output from a job that is DONE, with the part of its charge that keeps the reply: one
  * job and the output's bytes. NULL when there is none. Freed by the backend's host_free. */

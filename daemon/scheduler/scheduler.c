@@ -55,8 +55,7 @@ void fad_scheduler_deinit(struct fad_scheduler *scheduler)
  * device's streams, in ranges of no less than RANGE_NS_MIN. */
 static uint64_t units_per_range(const struct fad_work *work, uint32_t streams)
 {
-    double unit_ns =
-        (double)fa_problem_flops(work->problem) / (double)work->units / work->kernel->rate * 1e9;
+    double unit_ns = fa_kernel_seconds(work->kernel, work->problem) * 1e9 / (double)work->units;
     double target = RANGE_NS / (unit_ns + 1e-3), least = RANGE_NS_MIN / (unit_ns + 1e-3);
     uint64_t even = (work->units - 1) / streams + 1;
     double spread = (double)even;
@@ -146,11 +145,18 @@ static void on_range_done(struct fad_op *op)
     settle(work);
 }
 
-static struct fad_work *next_work(struct fad_scheduler *scheduler, uint32_t device)
+static bool may_run_on(const struct fad_work *work, const struct fad_range_op *place)
+{
+    if (work->device != place->device)
+        return false;
+    return !work->kernel->in_order || work->next_unit == 0 || work->stream == place->stream;
+}
+
+static struct fad_work *next_work(struct fad_scheduler *scheduler, const struct fad_range_op *place)
 {
     struct fad_work *work;
     TAILQ_FOREACH (work, &scheduler->works, link)
-        if (work->device == device)
+        if (may_run_on(work, place))
             return work;
     return NULL;
 }
@@ -167,6 +173,7 @@ static void launch(struct fad_scheduler *scheduler, struct fad_slot *slot, struc
                                             .tensors = &work->tensors,
                                             .problem_count = 1,
                                             .range = {work->next_unit, count},
+                                            .state = work->state,
                                             .stop = &work->stop};
     status = scheduler->backend->ops->launch_range(scheduler->backend, &slot->range);
     if (status != 0) {
@@ -175,6 +182,7 @@ static void launch(struct fad_scheduler *scheduler, struct fad_slot *slot, struc
         return;
     }
     slot->work = work;
+    work->stream = slot->range.stream;
     scheduler->under_way++;
     work->under_way++;
     work->next_unit += count;
@@ -182,12 +190,15 @@ static void launch(struct fad_scheduler *scheduler, struct fad_slot *slot, struc
         unqueue(scheduler, work);
 }
 
-void fad_scheduler_dispatch(struct fad_scheduler *scheduler)
+bool fad_scheduler_dispatch(struct fad_scheduler *scheduler)
 {
+    const uint32_t before = scheduler->under_way;
+
     for (uint32_t i = 0; i < scheduler->slot_count && !TAILQ_EMPTY(&scheduler->works); i++) {
         struct fad_slot *slot = &scheduler->slots[i];
         struct fad_work *work;
-        while (!slot->work && (work = next_work(scheduler, slot->range.device)))
+        while (!slot->work && (work = next_work(scheduler, &slot->range)))
             launch(scheduler, slot, work);
     }
+    return scheduler->under_way > before;
 }

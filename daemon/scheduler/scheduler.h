@@ -14,6 +14,7 @@ struct fad_work {
     const struct fa_kernel *kernel;
     const struct fa_problem *problem;
     struct fa_tensors tensors;
+    void *state;                             /* fa_launch.state */
     void (*finished)(struct fad_work *work); /* once, when no range is left or under way */
 
     int status;          /* the first range's that failed; then no more ranges go out */
@@ -24,6 +25,7 @@ struct fad_work {
 
     TAILQ_ENTRY(fad_work) link;
     uint64_t units, next_unit, range_units;
+    uint32_t stream;    /* of an in_order kernel, once it has begun */
     uint32_t under_way; /* ranges launched and not done */
     bool queued;
     bool stop; /* told to the ranges under way (fa_launch.stop); written atomically */
@@ -46,8 +48,8 @@ int fad_scheduler_init(struct fad_scheduler *scheduler, struct fad_backend *back
 /* Nothing may be queued or under way. */
 void fad_scheduler_deinit(struct fad_scheduler *scheduler);
 
-/* Takes a work (its first block set, the rest zero) with at least one unit. finished() comes later,
- * from fad_scheduler_dispatch or a completed range. */
+/* Takes a work (its first block set, the rest zero) with at least one unit. finished() comes
+ * from fad_scheduler_dispatch, fad_scheduler_abandon or a completed range. */
 void fad_scheduler_submit(struct fad_scheduler *scheduler, struct fad_work *work);
 
 /* Launches no more ranges of a submitted work and ends it with the status, when its last range
@@ -57,7 +59,8 @@ void fad_scheduler_abandon(struct fad_scheduler *scheduler, struct fad_work *wor
 /* How long the work's ranges took: range_ns divided by the number of streams that took part. */
 uint64_t fad_work_kernel_ns(const struct fad_work *work);
 
-/* Fills every free place with the next range. Call after submitting and after completions. */
-void fad_scheduler_dispatch(struct fad_scheduler *scheduler);
+/* Fills every free place with the next range. Call after submitting and after completions. True when
+ * anything was launched. */
+bool fad_scheduler_dispatch(struct fad_scheduler *scheduler);
 
 #endif

@@ -33,15 +33,17 @@ const struct fa_kernel *const *fa_cpu_kernels(size_t *count)
     return kernels;
 }
 
-const struct fa_kernel *fa_cpu_plain_kernel(void)
+const struct fa_kernel *fa_cpu_plain_kernel(const struct fa_target *target)
 {
+    (void)target;
     return &fa_cpu_plain;
 }
 
-const struct fa_kernel *fa_cpu_tiled_kernel(void)
+const struct fa_kernel *fa_cpu_tiled_kernel(const struct fa_target *target)
 {
     size_t count;
     const struct fa_kernel *const *kernels = fa_cpu_kernels(&count);
+    (void)target;
     return kernels[count - 1];
 }
 
@@ -95,4 +97,10 @@ const char *fa_cpu_refuses_nothing(const struct fa_problem *problem)
 {
     (void)problem;
     return NULL;
+}
+
+size_t fa_cpu_no_state(const struct fa_problem *problem)
+{
+    (void)problem;
+    return 0;
 }

@@ -13,8 +13,8 @@ extern const struct fa_kernel fa_cpu_tiled_avx512;
 
 /* For the version table: the plain kernel, and the tiled one for the best instruction set that this
  * machine has. Never NULL. */
-const struct fa_kernel *fa_cpu_plain_kernel(void);
-const struct fa_kernel *fa_cpu_tiled_kernel(void);
+const struct fa_kernel *fa_cpu_plain_kernel(const struct fa_target *target);
+const struct fa_kernel *fa_cpu_tiled_kernel(const struct fa_target *target);
 
 /* A unit of the CPU kernels is a block of up to block_rows query rows of one head, against all
  * keys. Units run over blocks, then heads, then batches, then the launch's problems. */
@@ -37,6 +37,9 @@ static inline bool fa_cpu_stopped(const struct fa_launch *launch)
 {
     return launch->stop && __atomic_load_n(launch->stop, __ATOMIC_RELAXED);
 }
+
+/* fa_kernel.state of kernels whose ranges share nothing. */
+size_t fa_cpu_no_state(const struct fa_problem *problem);
 
 /* fa_kernel.refuses of kernels that cover everything fa_problem_check passes. */
 const char *fa_cpu_refuses_nothing(const struct fa_problem *problem);

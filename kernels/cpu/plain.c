@@ -20,7 +20,7 @@ static uint64_t units(const struct fa_problem *problem)
 }
 
 /* One row's scores, then one row of output: the output tensor itself is written once. */
-static size_t workspace(const struct fa_problem *problem)
+static size_t scratch(const struct fa_problem *problem)
 {
     return ((size_t)problem->kv_len + problem->head_dim) * sizeof(float);
 }
@@ -52,7 +52,7 @@ static void run_row(const struct fa_launch *launch, const float *q, const float 
 {
     const struct fa_problem *problem = launch->problem;
     const float magnitude = (float)fabs(problem->scale);
-    float *weights = launch->workspace, *sums = weights + problem->kv_len, total = 0;
+    float *weights = launch->scratch, *sums = weights + problem->kv_len, total = 0;
     const float top = score_row(launch, q, k, keys, weights);
     const float base = top == -INFINITY ? 0 : top; /* no visible score above -inf: all weights 0 */
 
@@ -100,7 +100,8 @@ const struct fa_kernel fa_cpu_plain = {
     .name = "plain",
     .refuses = fa_cpu_refuses_nothing,
     .units = units,
-    .workspace = workspace,
+    .state = fa_cpu_no_state,
+    .scratch = scratch,
     .launch = run,
     .rate = 5.5e9, /* of one core at (4,12,2048,64), AMD EPYC (Zen 4), 2026-11-29 */
 };

@@ -349,7 +349,7 @@ static uint64_t units(const struct fa_problem *problem)
 }
 
 /* The scores of a block; for every strip q, o of the chunk and o in total. */
-static size_t workspace(const struct fa_problem *problem)
+static size_t scratch(const struct fa_problem *problem)
 {
     return (BLOCK_KEYS + (size_t)STRIPS * 3 * problem->head_dim) * sizeof(struct lanes);
 }
@@ -357,7 +357,7 @@ static size_t workspace(const struct fa_problem *problem)
 static enum fa_status run(const struct fa_launch *launch)
 {
     const struct fa_problem *problem = launch->problem;
-    struct tile tile = {.problem = problem, .scores = launch->workspace};
+    struct tile tile = {.problem = problem, .scores = launch->scratch};
     struct lanes *space = tile.scores + BLOCK_KEYS;
 
     /* With scale 0 all scores are 0 (the sign makes q so), and any positive factor will do. One too
@@ -387,7 +387,8 @@ const struct fa_kernel JOIN(fa_cpu_tiled_, FA_ISA) = {
     .name = "tiled-" TEXT(FA_ISA),
     .refuses = fa_cpu_refuses_nothing,
     .units = units,
-    .workspace = workspace,
+    .state = fa_cpu_no_state,
+    .scratch = scratch,
     .launch = run,
     .rate = RATE,
 };

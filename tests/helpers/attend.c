@@ -121,7 +121,7 @@ void attend_poison(const struct attend *attend)
 void attend_run_range(const struct attend *attend, const struct fa_kernel *kernel,
                       struct fa_range range)
 {
-    const size_t bytes = kernel->workspace(&attend->problem);
+    const size_t bytes = kernel->scratch(&attend->problem);
     struct fa_launch launch = {
         .problem = &attend->problem,
         .tensors = &attend->tensors,
@@ -129,10 +129,10 @@ void attend_run_range(const struct attend *attend, const struct fa_kernel *kerne
         .range = range,
     };
 
-    ck_assert_int_eq(posix_memalign(&launch.workspace, 64, bytes ? bytes : 1), 0);
-    memset(launch.workspace, 0xff, bytes); /* NaN */
+    ck_assert_int_eq(posix_memalign(&launch.scratch, 64, bytes ? bytes : 1), 0);
+    memset(launch.scratch, 0xff, bytes); /* NaN */
     ck_assert_int_eq(kernel->launch(&launch), FA_OK);
-    free(launch.workspace);
+    free(launch.scratch);
 }
 
 void attend_run(const struct attend *attend, const struct fa_kernel *kernel)

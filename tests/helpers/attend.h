@@ -39,7 +39,7 @@ float *attend_at(const void *tensor, struct fa_strides strides, uint32_t batch, 
                  uint32_t row);
 
 /* Sets all elements of the outputs to NaN, then runs the kernel over all units, or over one range
- * without that. The workspace is new and holds NaN. */
+ * without that. The scratch is new and holds NaN. */
 void attend_run(const struct attend *attend, const struct fa_kernel *kernel);
 void attend_run_range(const struct attend *attend, const struct fa_kernel *kernel,
                       struct fa_range range);

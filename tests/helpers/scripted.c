@@ -22,20 +22,17 @@ void scripted_reset(void)
         memset(scripted.devices[d].uuid, (int)(d + 1), sizeof scripted.devices[d].uuid);
         snprintf(scripted.devices[d].name, sizeof scripted.devices[d].name, "scripted %u", d);
     }
-    scripted.base = (struct fad_backend){.ops = &scripted_ops,
-                                         .platform = FA_CPU,
-                                         .opens_ipc = true,
-                                         .devices = scripted.devices,
-                                         .device_count = 2};
+    scripted.base = (struct fad_backend){
+        .ops = &scripted_ops, .opens_ipc = true, .devices = scripted.devices, .device_count = 2};
 }
 
 static void run_range(struct fad_range_op *range)
 {
-    size_t size = range->kernel->workspace(range->launch.problem);
+    size_t size = range->kernel->scratch(range->launch.problem);
     void *scratch = aligned_alloc(64, (size + 64) / 64 * 64);
 
     ck_assert_ptr_nonnull(scratch);
-    range->launch.workspace = scratch;
+    range->launch.scratch = scratch;
     range->op.status = range->kernel->launch(&range->launch);
     range->op.started_ns = scripted.now_ns += 1000;
     range->op.finished_ns = scripted.now_ns + 1000;
