@@ -22,27 +22,11 @@ struct request {
 /* Between two tensors of a payload: sent as zeroes, received and dropped. */
 static const uint8_t zeroes[FA_PAYLOAD_ALIGN];
 
-/* Bytes of an element, 0 for a number that is no dtype. */
-static size_t element_bytes(enum fa_dtype dtype)
-{
-#define ELEMENT(name, number, text, bytes) {FA_DTYPE_##name, bytes},
-    static const struct {
-        enum fa_dtype dtype;
-        size_t bytes;
-    } elements[] = {FA_DTYPE_LIST(ELEMENT)};
-#undef ELEMENT
-
-    for (size_t i = 0; i < sizeof elements / sizeof elements[0]; i++)
-        if (elements[i].dtype == dtype)
-            return elements[i].bytes;
-    return 0;
-}
-
 static enum fa_status place_tensors(struct fa_client *client, struct request *r)
 {
     const struct fa_forward_args *a = r->args;
     const uint32_t kv_heads = a->kv_heads ? a->kv_heads : a->heads;
-    const size_t element = element_bytes(a->dtype ? a->dtype : FA_DTYPE_FLOAT32);
+    const size_t element = fa_dtype_bytes(a->dtype ? a->dtype : FA_DTYPE_FLOAT32);
     const struct fa_extents q = {a->batch, a->heads, a->q_len, a->head_dim};
     const struct fa_extents kv = {a->batch, kv_heads, a->kv_len, a->head_dim};
     const struct fa_extents lse = {a->batch, a->heads, a->q_len, 1};

@@ -8,6 +8,10 @@
 
 #include <stddef.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* X(NAME, number, text). 0-63 travel on the wire; from 64 on only libfa gives them. */
 #define FA_STATUS_LIST(X)                                                                    \
     X(OK, 0, "success")                                                                      \
@@ -55,5 +59,9 @@ enum fa_status fa_error_set(struct fa_error *error, enum fa_status status, const
 
 /* "STATUS: field: text", without the field where there is none. Returns what snprintf does. */
 int fa_error_format(const struct fa_error *error, char *out, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

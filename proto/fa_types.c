@@ -1,6 +1,5 @@
 #include "proto/fa_types.h"
 
-#include <stddef.h>
 #include <string.h>
 
 const char *fa_mask_name(enum fa_mask mask)
@@ -25,6 +24,18 @@ const char *fa_dtype_name(enum fa_dtype dtype)
 #undef FA_DTYPE_CASE
     }
     return NULL;
+}
+
+size_t fa_dtype_bytes(enum fa_dtype dtype)
+{
+    switch (dtype) {
+#define FA_DTYPE_CASE(name, number, text, bytes) \
+    case FA_DTYPE_##name:                        \
+        return bytes;
+        FA_DTYPE_LIST(FA_DTYPE_CASE)
+#undef FA_DTYPE_CASE
+    }
+    return 0;
 }
 
 bool fa_mask_parse(const char *text, enum fa_mask *out)

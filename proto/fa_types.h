@@ -4,7 +4,12 @@
 #define FA_TYPES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* X(NAME, wire number, text form). Query row i of M sees key j of N: */
 #define FA_MASK_LIST(X)                                                        \
@@ -33,6 +38,9 @@ enum fa_dtype {
 /* The text form, or NULL for a number not in the list. Static. */
 const char *fa_mask_name(enum fa_mask mask);
 const char *fa_dtype_name(enum fa_dtype dtype);
+
+/* Bytes of an element; 0 for a number not in the list. */
+size_t fa_dtype_bytes(enum fa_dtype dtype);
 
 /* Finds a mask by its text form. False when there is none of that name. */
 bool fa_mask_parse(const char *text, enum fa_mask *out);
@@ -63,5 +71,9 @@ bool fa_span(struct fa_extents extents, struct fa_strides strides, uint64_t *out
 /* True when no two index triples name the same element, by the rule that strides must nest: sorted
  * by size, each is at least the span of all dimensions inside it. What an output must satisfy. */
 bool fa_strides_nest(struct fa_extents extents, struct fa_strides strides);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -181,6 +181,32 @@ START_TEST(a_polled_backend_is_polled_while_work_is_under_way)
 }
 END_TEST
 
+START_TEST(a_backend_that_wakes_by_itself_is_not_polled)
+{
+    unsigned polls;
+
+    loopback_hello(0);
+    scripted.hold[SCRIPTED_LAUNCH] = true;
+    scripted.poll_no_more = true;
+    loopback_send_inline(0, 2);
+    loopback_expect_nothing(0);
+    polls = scripted.polls;
+    loopback_turn();
+    ck_assert_uint_eq(scripted.polls, polls);
+    scripted_finish(0);
+    loopback_expect(0, 2, FA_OK, NULL);
+}
+END_TEST
+
+START_TEST(a_polled_open_is_seen)
+{
+    loopback_hello(0);
+    scripted.polled = true;
+    loopback_send_ipc(0, 2);
+    loopback_expect(0, 2, FA_OK, NULL);
+}
+END_TEST
+
 START_TEST(too_little_memory_refuses_the_request_only)
 {
     loopback_hello(0);
@@ -300,6 +326,8 @@ Suite *test_suite(void)
     tcase_add_test(tests, a_negative_status_is_the_daemons_affair);
     tcase_add_test(tests, replies_come_in_the_order_of_completion);
     tcase_add_test(tests, a_polled_backend_is_polled_while_work_is_under_way);
+    tcase_add_test(tests, a_backend_that_wakes_by_itself_is_not_polled);
+    tcase_add_test(tests, a_polled_open_is_seen);
     tcase_add_test(tests, too_little_memory_refuses_the_request_only);
     tcase_add_test(tests, an_id_in_flight_closes);
     tcase_add_test(tests, a_client_may_go_while_its_region_opens);

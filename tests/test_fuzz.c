@@ -252,6 +252,12 @@ static bool take_events(struct fad_reader *reader, uint8_t *payload, uint64_t *s
     }
 }
 
+static void discard(void *user, int fd)
+{
+    (void)user;
+    close(fd);
+}
+
 static void feed(const struct wire_bytes *stream, uint8_t *payload, uint64_t *seed)
 {
     struct fad_reader reader;
@@ -259,7 +265,7 @@ static void feed(const struct wire_bytes *stream, uint8_t *payload, uint64_t *se
     uint64_t mode = below(seed, 5);
     bool whole = true;
 
-    fad_reader_init(&reader, PAYLOAD_MAX);
+    fad_reader_init(&reader, PAYLOAD_MAX, discard, NULL);
     while (whole && at < stream->size) {
         size_t piece = 1 + below(seed, most), taken = 0;
         struct iovec iov[2];

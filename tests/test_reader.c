@@ -19,9 +19,15 @@ static uint8_t payload[1 << 20];
 static int taken[16], taken_count;
 static struct fa_error error;
 
+static void discard(void *user, int fd)
+{
+    (void)user;
+    close(fd);
+}
+
 static void setup(void)
 {
-    fad_reader_init(&reader, 1 << 20);
+    fad_reader_init(&reader, 1 << 20, discard, NULL);
     stream_size = 0;
     events[0] = '\0';
     taken_count = 0;

@@ -191,7 +191,7 @@ END_TEST
 START_TEST(staged_limit_refuses_at_once_and_is_named)
 {
     static const uint8_t zeros[1 << 20] = {0};
-    const uint64_t size = (uint64_t)400 << 20; /* of q and, again, of o */
+    const uint64_t size = (uint64_t)400 << 20; /* of q; o is four times that */
     struct wire_forward f;
     struct wire_bytes bytes = {0};
     int fd = wire_greet();
@@ -199,6 +199,12 @@ START_TEST(staged_limit_refuses_at_once_and_is_named)
     wire_forward_make(&f, (struct wire_shape){1, 1, 1, 1, 1, 100}, 0);
     wire_free(&f.payload);
     f.message.q_len = 1 << 20;
+    f.message.heads = 4; /* that share the one head of q, k and v */
+    f.message.has_kv_heads = true;
+    f.message.kv_heads = 1;
+    f.tensors[FAD_Q].has_stride_batch = f.tensors[FAD_Q].has_stride_head = true;
+    f.tensors[FAD_Q].has_stride_row = true;
+    f.tensors[FAD_Q].stride_row = 100;
     f.inlined[FAD_Q].length = size;
     wire_forward_append(&f, 5, &bytes);
     memcpy(bytes.data + 24, &size, sizeof size); /* the header's payload length */
@@ -304,13 +310,16 @@ START_TEST(client_that_is_slow_is_not_closed)
     struct wire_bytes bytes = {0};
     int fd = wire_greet();
     long long begun = test_now_ms();
+    size_t at = 0;
 
     wire_forward_make(&large, (struct wire_shape){1, 4096, 1, 1, 1, 256}, 0); /* o: 4 MiB */
     wire_forward_make(&f, WIRE_SMALL, 0);
     wire_forward_append(&f, 6, &bytes);
     if (_i == 1)
         ck_assert(wire_forward_send(fd, &large, 5));
-    for (size_t at = 0; at < bytes.size; at++) {
+    if (_i == 1) /* then only a payload's bytes are progress */
+        wire_send(fd, bytes.data, at = bytes.size - f.payload.size);
+    for (; at < bytes.size; at++) {
         wire_send(fd, bytes.data + at, 1);
         if (test_now_ms() - begun < 1800) /* in all well over the second, in short steps */
             test_sleep_ms(10);
@@ -325,6 +334,29 @@ START_TEST(client_that_is_slow_is_not_closed)
     wire_free(&bytes);
     wire_forward_free(&large);
     wire_forward_free(&f);
+    close(fd);
+}
+END_TEST
+
+/* Else a client could keep the memory of a reply for ever. */
+START_TEST(client_that_drips_pings_and_never_reads_is_closed)
+{
+    struct wire_frame ping = wire_ping_frame(6);
+    struct wire_forward large;
+    struct wire_bytes bytes = {0};
+    int fd = wire_greet();
+
+    wire_forward_make(&large, (struct wire_shape){1, 4096, 1, 1, 1, 256}, 0);
+    ck_assert(wire_forward_send(fd, &large, 5));
+    wire_append_frame(&bytes, &ping);
+    for (long long until = test_now_ms() + WIRE_SECONDS * 1000LL;; test_sleep_ms(50)) {
+        ck_assert_msg(test_now_ms() < until, "it is still served");
+        if (send(fd, bytes.data, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EPIPE)
+            break;
+        memmove(bytes.data, bytes.data + 1, bytes.size - 1);
+    }
+    wire_free(&bytes);
+    wire_forward_free(&large);
     close(fd);
 }
 END_TEST
@@ -349,6 +381,7 @@ Suite *test_suite(void)
     tcase_add_test(impatient, half_a_frame_and_silence_is_closed_but_silence_between_frames_is_not);
     tcase_add_test(impatient, client_that_never_reads_is_closed_and_others_are_served);
     tcase_add_loop_test(impatient, client_that_is_slow_is_not_closed, 0, 2);
+    tcase_add_test(impatient, client_that_drips_pings_and_never_reads_is_closed);
     suite_add_tcase(suite, impatient);
     return suite;
 }

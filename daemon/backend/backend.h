@@ -38,6 +38,7 @@ struct fad_op {
 #define fad_container_of(pointer, type, member) \
     ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
+/* Streams that a device may have. */
 #define FAD_STREAMS_MAX 256u
 
 struct fad_device {

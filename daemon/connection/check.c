@@ -40,7 +40,8 @@ static enum fa_status check_span(struct fad_request *request, enum fad_tensor te
     if (is_output(tensor) && !fa_strides_nest(size, strides))
         return fa_error_set(error, FA_INVALID_ARGUMENT, name,
                             "an output's strides must not let two elements share a place");
-    request->at[tensor].span = elements * sizeof(float);
+    request->at[tensor].span =
+        elements * (tensor == FAD_LSE ? sizeof(float) : fa_dtype_bytes(request->problem.dtype));
     return FA_OK;
 }
 

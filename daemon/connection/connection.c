@@ -1,5 +1,6 @@
 #include "daemon/connection/connection.h"
 
+#include "daemon/connection/discard.h"
 #include "daemon/util/log.h"
 
 #include <assert.h>
@@ -252,6 +253,14 @@ static ssize_t receive(struct fad_connection *connection)
     return size;
 }
 
+/* Bytes in are progress; but while replies wait unread only a payload's are, lest a client hold their
+ * memory by dripping requests. */
+static void note_read(struct fad_connection *connection)
+{
+    if (connection->writer.count == 0 || connection->reader.state == FAD_READER_PAYLOAD)
+        connection->progress_ns = uv_hrtime();
+}
+
 /* Reads until the socket is empty, the budget is spent or the connection pauses. */
 static void read_all(struct fad_connection *connection)
 {
@@ -270,7 +279,7 @@ static void read_all(struct fad_connection *connection)
             fad_connection_close(connection, size == -ENOMEM ? "no memory to read into" : reason);
             return;
         }
-        connection->progress_ns = uv_hrtime();
+        note_read(connection);
         take_frames(connection);
         if ((size_t)size >= budget)
             break;
@@ -322,6 +331,12 @@ void fad_connection_check_stall(struct fad_connection *connection, uint64_t now_
         fad_connection_close(connection, "stalled inside a frame");
 }
 
+static void discard(void *user, int fd)
+{
+    struct fad_connection *connection = user;
+    fad_discard_fd(connection->service->loop, fd);
+}
+
 /* --- Begin ----------------------------------------------------------------------------------- */
 
 int fad_connection_new(struct fad_connection **out, const struct fad_service *service, int fd,
@@ -340,7 +355,7 @@ int fad_connection_new(struct fad_connection **out, const struct fad_service *se
         free(connection);
         return FA_RESOURCE_EXHAUSTED;
     }
-    /* It fails for a peer that has already gone; reading will tell. */
+    /* Without it the log says uid -1. */
     (void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
     connection->service = service;
     connection->number = number;
@@ -350,7 +365,7 @@ int fad_connection_new(struct fad_connection **out, const struct fad_service *se
     connection->handle_open = true;
     connection->progress_ns = uv_hrtime();
     fad_account_init(&connection->account, "connection", service->account, &service->limit);
-    fad_reader_init(&connection->reader, service->payload_max);
+    fad_reader_init(&connection->reader, service->payload_max, discard, connection);
     fad_writer_init(&connection->writer, connection);
     TAILQ_INIT(&connection->jobs);
     update_poll(connection);

@@ -1,6 +1,7 @@
 /* handlers.c: what each type of message does. One row a type. */
 #include "daemon/connection/connection.h"
 
+#include "daemon/connection/discard.h"
 #include "daemon/connection/memfd.h"
 #include "proto/fa_arena.h"
 #include "proto/fa_version.h"
@@ -8,7 +9,6 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* A handler replies or admits a job, and returns FA_OK; or it fills *error, and the caller refuses
  * the request. The payload of the frame is dropped unless connection->receiving is set. The
@@ -210,19 +210,20 @@ static void on_job_done(struct fad_job *job)
     fad_connection_free_if_done(connection);
 }
 
+/* *size is the memfd's; -1 without a descriptor, 0 for one that no tensor lies in. */
 static enum fa_status check_memfd(struct fad_message *message, const struct fad_request *request,
                                   int64_t *size, struct fa_error *error)
 {
-    enum fa_status status;
+    char field[sizeof error->field];
+    int tensor = 0;
 
-    *size = -1;
-    if (message->fd < 0)
+    *size = message->fd < 0 ? -1 : 0;
+    while (tensor < FAD_TENSORS && request->at[tensor].place != FAD_MEMFD)
+        tensor++;
+    if (message->fd < 0 || tensor == FAD_TENSORS)
         return FA_OK;
-    if ((status = fad_memfd_check(message->fd, size, error)) != FA_OK)
-        return status;
-    if (fad_request_writes_memfd(request))
-        return fad_memfd_check_writable(message->fd, error);
-    return FA_OK;
+    snprintf(field, sizeof field, "%s.memfd", fad_tensor_name((enum fad_tensor)tensor));
+    return fad_memfd_check(message->fd, fad_request_writes_memfd(request), field, size, error);
 }
 
 static enum fa_status handle_forward(struct fad_connection *connection, struct fad_message *message,
@@ -311,7 +312,7 @@ void fad_handle_message(struct fad_connection *connection, const struct fad_mess
                      : fa_error_set(&error, FA_UNIMPLEMENTED, "header.type",
                                     "this daemon knows no request of type %u", message.frame.type);
     if (message.fd >= 0)
-        close(message.fd);
+        fad_discard_fd(connection->service->loop, message.fd);
     if (status == FA_PROTOCOL_ERROR || status == FA_PROTOCOL_MISMATCH)
         fad_connection_expel(connection, message.frame.id, &error);
     else if (status != FA_OK)

@@ -53,7 +53,7 @@ struct fad_job {
     struct fad_work work;
 
     struct fa_error error; /* status FA_OK: success */
-    uint64_t header_ns;    /* the frame's header was complete */
+    uint64_t header_ns;    /* the frame's header and message were there */
     uint64_t ready_ns;     /* all data was there */
     uint64_t done_ns;
 };

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Enough for the largest header and message; smaller at first, since most connections need
  * little. */
@@ -13,16 +12,19 @@
 /* No single receive of a payload is longer, so that connections take turns. */
 #define RECEIVE_MAX ((uint64_t)1 << 20)
 
-void fad_reader_init(struct fad_reader *reader, uint64_t payload_max)
+void fad_reader_init(struct fad_reader *reader, uint64_t payload_max,
+                     void (*discard)(void *user, int fd), void *user)
 {
     memset(reader, 0, sizeof *reader);
     reader->payload_max = payload_max;
+    reader->discard = discard;
+    reader->user = user;
 }
 
 void fad_reader_deinit(struct fad_reader *reader)
 {
     for (int i = 0; i < reader->fd_count; i++)
-        close(reader->fds[i].fd);
+        reader->discard(reader->user, reader->fds[i].fd);
     reader->fd_count = 0;
     free(reader->buffer);
     reader->buffer = NULL;
@@ -98,7 +100,7 @@ bool fad_reader_received(struct fad_reader *reader, size_t size, const int *fds,
             reader->fds[reader->fd_count].fd = fds[i];
             reader->fds[reader->fd_count++].limit = limit;
         } else {
-            close(fds[i]);
+            reader->discard(reader->user, fds[i]);
             fits = false;
         }
     }

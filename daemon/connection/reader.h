@@ -1,4 +1,4 @@
-/* reader.h: from received bytes and descriptors to frames. Pure: it makes no system call but close.
+/* reader.h: from received bytes and descriptors to frames. Pure: it makes no system call.
  *
  * The owner asks where bytes may go (fad_reader_space), receives, says what came
  * (fad_reader_received), and then takes events (fad_reader_next) until there are none. Small frames
@@ -24,6 +24,8 @@ enum fad_reader_event {
 
 struct fad_reader {
     uint64_t payload_max;
+    void (*discard)(void *user, int fd);
+    void *user;
     uint8_t *buffer; /* [start, end) is received and not parsed */
     size_t capacity, start, end;
     uint64_t position; /* of buffer[start] in the stream */
@@ -45,9 +47,11 @@ struct fad_message {
     int fd;               /* the caller's from now on; -1: none */
 };
 
-void fad_reader_init(struct fad_reader *reader, uint64_t payload_max);
+/* discard closes a descriptor that no frame gets. */
+void fad_reader_init(struct fad_reader *reader, uint64_t payload_max,
+                     void (*discard)(void *user, int fd), void *user);
 
-/* Frees the buffer and closes what descriptors wait. */
+/* Frees the buffer and discards what descriptors wait. */
 void fad_reader_deinit(struct fad_reader *reader);
 
 /* Fills iov with where the next bytes may go, in order. Returns how many entries (1 or 2); 0 when

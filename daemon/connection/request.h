@@ -42,13 +42,13 @@ const char *fad_tensor_name(enum fad_tensor tensor);
 /* The strides of a tensor of the problem. */
 struct fa_strides *fad_tensor_strides(struct fa_problem *problem, enum fad_tensor tensor);
 
-/* Unpacks a Forward message: presence, enums, text, and all that a field by itself can get wrong.
- * The arena is reset by the caller. Any status but FA_OK names the field in *error. */
+/* Unpacks a Forward message, in the arena: presence, enums, text, the shape, and all that a field by
+ * itself can get wrong. Any status but FA_OK names the field in *error. */
 struct fa_arena;
 enum fa_status fad_request_decode(const uint8_t *message, size_t length, struct fa_arena *arena,
                                   struct fad_request *request, struct fa_error *error);
 
-/* Checks the shape and that every tensor lies inside its memory; lays out the inline outputs.
+/* Checks that every tensor lies inside its memory; lays out the inline outputs.
  * memfd_size is the size of the descriptor that came with the frame, or -1 when none came. */
 enum fa_status fad_request_check(struct fad_request *request, uint64_t payload_length,
                                  int64_t memfd_size, struct fa_error *error);

@@ -5,6 +5,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
+/* Sent to one connection before the others have their turn. */
+#define WRITE_BUDGET ((size_t)4 << 20)
+
 /* Replies in one sendmsg, two vectors each. */
 #define BATCH 16
 
@@ -69,6 +72,8 @@ static void account_sent(struct fad_writer *writer, uint64_t sent)
 
 int fad_writer_flush(struct fad_writer *writer, int fd, int *progress)
 {
+    size_t budget = WRITE_BUDGET;
+
     while (writer->count > 0) {
         struct iovec iov[2 * BATCH];
         struct msghdr message = {.msg_iov = iov};
@@ -85,6 +90,9 @@ int fad_writer_flush(struct fad_writer *writer, int fd, int *progress)
             return errno == EAGAIN ? 0 : -errno;
         *progress = 1;
         account_sent(writer, (uint64_t)sent);
+        if ((size_t)sent >= budget)
+            return 0;
+        budget -= (size_t)sent;
     }
     return 0;
 }

@@ -12,7 +12,7 @@
 
 /* Limits of one connection, and of the daemon as a share of the machine's memory. */
 #define CONNECTION_JOBS   64
-#define CONNECTION_STAGED ((uint64_t)512 << 20)
+#define CONNECTION_STAGED ((uint64_t)512 << 20) /* beside a payload of the largest size */
 #define CONNECTION_MAPPED ((uint64_t)8 << 30)
 #define DAEMON_JOBS       1024
 
@@ -152,11 +152,14 @@ static void on_tick(uv_timer_t *timer)
 
 static void set_limits(struct fad_server *server, const struct fad_options *options)
 {
-    uint64_t memory = uv_get_total_memory();
-    struct fad_amounts whole = {
-        {[FAD_JOBS] = DAEMON_JOBS, [FAD_STAGED] = memory / 4, [FAD_MAPPED] = memory / 2}};
+    uint64_t memory = uv_get_total_memory(), allowed = uv_get_constrained_memory();
+    struct fad_amounts whole = {{[FAD_JOBS] = DAEMON_JOBS}};
     struct rlimit files;
 
+    if (allowed > 0 && allowed < memory) /* a control group's limit */
+        memory = allowed;
+    whole.of[FAD_STAGED] = memory / 4;
+    whole.of[FAD_MAPPED] = memory / 2;
     fad_account_init(&server->account, "daemon", NULL, &whole);
     server->connection_max = options->connections;
     server->service = (struct fad_service){
@@ -164,7 +167,7 @@ static void set_limits(struct fad_server *server, const struct fad_options *opti
         .engine = &server->engine,
         .account = &server->account,
         .limit = {{[FAD_JOBS] = CONNECTION_JOBS,
-                   [FAD_STAGED] = CONNECTION_STAGED,
+                   [FAD_STAGED] = options->payload_max + CONNECTION_STAGED,
                    [FAD_MAPPED] = CONNECTION_MAPPED}},
         .payload_max = options->payload_max,
         .stall_ns = options->stall_seconds * 1000000000u,

@@ -8,10 +8,12 @@
 static const struct {
     const char *what;
     const char *unit;
+    const char *advice;
 } resource_words[FAD_RESOURCES] = {
-    [FAD_JOBS] = {"requests in flight", ""},
-    [FAD_STAGED] = {"staged memory (payloads, inline outputs, scratch)", " bytes"},
-    [FAD_MAPPED] = {"mapped shared memory", " bytes"},
+    [FAD_JOBS] = {"requests in flight", "", "await replies first"},
+    [FAD_STAGED] = {"staged memory (payloads, inline outputs, scratch)", " bytes",
+                    "await replies first, or send tensors in a memfd"},
+    [FAD_MAPPED] = {"mapped shared memory", " bytes", "await replies first, or share less"},
 };
 
 void fad_account_init(struct fad_account *account, const char *name, struct fad_account *parent,
@@ -31,9 +33,10 @@ static enum fa_status check(const struct fad_account *account, const struct fad_
         if (amounts->of[r] > account->limit.of[r] - account->used.of[r])
             return fa_error_set(error, FA_RESOURCE_EXHAUSTED, "",
                                 "the %s's limit of %" PRIu64 "%s of %s: %" PRIu64
-                                " more asked, %" PRIu64 " in use",
+                                " more asked, %" PRIu64 " in use; %s",
                                 account->name, account->limit.of[r], resource_words[r].unit,
-                                resource_words[r].what, amounts->of[r], account->used.of[r]);
+                                resource_words[r].what, amounts->of[r], account->used.of[r],
+                                resource_words[r].advice);
     }
     return FA_OK;
 }

@@ -90,7 +90,7 @@ void loopback_teardown(void)
     ck_assert_int_eq(loopback.freed, LOOPBACK_CLIENTS);
     fad_account_deinit(&loopback.account);
     fad_engine_deinit(&loopback.engine);
-    loopback_turn();
+    uv_run(&loopback.loop, UV_RUN_DEFAULT);
     ck_assert_int_eq(uv_loop_close(&loopback.loop), 0);
 }
 

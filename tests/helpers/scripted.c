@@ -164,7 +164,7 @@ static bool poll(struct fad_backend *backend)
         else
             scripted_finish(i);
     }
-    return scripted.held_count > 0;
+    return scripted.held_count > 0 && !scripted.poll_no_more;
 }
 
 static void *host_alloc(struct fad_backend *backend, size_t size)

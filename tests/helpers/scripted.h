@@ -27,6 +27,7 @@ struct scripted {
     int refuse[SCRIPTED_CALLS]; /* the status the call itself returns; 0: it is taken */
     int fail[SCRIPTED_CALLS];   /* the status that done() finds */
     bool polled;                /* what is finished shows at the next poll */
+    bool poll_no_more;          /* poll says that the backend will wake the loop by itself */
     uint64_t ipc_size;          /* real size of what an IPC handle opens */
     size_t host_memory;         /* bytes that host_alloc may give at once */
 
@@ -43,7 +44,7 @@ struct scripted {
     struct fad_device devices[2];
 };
 
-/* The one instance; probe() resets what happened, not the script. */
+/* The one instance, as scripted_reset left it and the test set it since. */
 extern struct scripted scripted;
 extern const struct fad_backend_ops scripted_ops;
 
