@@ -4,8 +4,19 @@
 #include "daemon/util/log.h"
 #include "proto/fa_version.h"
 
+#include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+static int finish_stdout(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return EXIT_SUCCESS;
+    fad_log(FAD_LOG_ERROR, "cannot write to standard output: %s", strerror(errno));
+    return EXIT_FAILURE;
+}
 
 int main(int argc, char *argv[])
 {
@@ -16,16 +27,17 @@ int main(int argc, char *argv[])
     int r;
 
     if (fad_options_parse(&options, argc, argv, &error) != FA_OK) {
-        fad_log(FAD_LOG_ERROR, "%s: %s", error.field, error.text);
+        fad_log(FAD_LOG_ERROR, "%s%s%s%s", error.field[0] ? "--" : "", error.field,
+                error.field[0] ? ": " : "", error.text);
         return 2;
     }
     if (options.help) {
         fad_options_help(stdout);
-        return EXIT_SUCCESS;
+        return finish_stdout();
     }
     if (options.version) {
         printf("fad %s\n", FA_VERSION);
-        return EXIT_SUCCESS;
+        return finish_stdout();
     }
     signal(SIGPIPE, SIG_IGN); /* a log that nobody reads any more is no reason to end */
     if (options.quiet)

@@ -1,5 +1,6 @@
 #include "daemon/server/listener.h"
 
+#include "daemon/util/log.h"
 #include "proto/fa_socket.h"
 
 #include <errno.h>
@@ -44,7 +45,9 @@ static enum fa_status take_lock(struct fad_listener *listener, struct fa_error *
     snprintf(path, sizeof path, "%s.lock", listener->address.sun_path);
     listener->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (listener->lock_fd < 0)
-        return refuse(error, "open", path);
+        return fa_error_set(error, FA_UNAVAILABLE, "socket",
+                            "cannot open %s: %s; give another --socket, or set XDG_RUNTIME_DIR",
+                            path, strerror(errno));
     if (flock(listener->lock_fd, LOCK_EX | LOCK_NB) == 0)
         return FA_OK;
     if (errno == EWOULDBLOCK)
@@ -77,6 +80,8 @@ static enum fa_status bind_socket(struct fad_listener *listener, struct fa_error
     listener->inode = there.st_ino;
     if (is_system_path(listener)) {
         group = getgrnam("fad");
+        if (!group)
+            fad_log(FAD_LOG_INFO, "there is no group fad: only root may connect to %s", path);
         if (group && chown(path, (uid_t)-1, group->gr_gid) != 0)
             return refuse(error, "give the group fad", path);
         if (chmod(path, 0660) != 0)

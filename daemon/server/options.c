@@ -1,7 +1,6 @@
 #include "daemon/server/options.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -57,41 +56,55 @@ static enum fa_status set_number(struct fad_options *options, const struct optio
     return FA_OK;
 }
 
+/* The row that an argument names in full, as --name or --name=value; else NULL. */
+static const struct option_row *find_row(const char *argument)
+{
+    const char *name = argument + 2;
+    size_t length = strcspn(name, "=");
+
+    for (size_t i = 0; i < ROWS; i++)
+        if (strlen(rows[i].name) == length && strncmp(rows[i].name, name, length) == 0)
+            return &rows[i];
+    return NULL;
+}
+
+static enum fa_status set(struct fad_options *options, const struct option_row *row,
+                          const char *value, struct fa_error *error)
+{
+    if ((row->kind == FLAG) != (value == NULL))
+        return fa_error_set(error, FA_INVALID_ARGUMENT, row->name, "%s; see fad --help",
+                            value ? "takes no value" : "needs a value");
+    if (row->kind == NUMBER)
+        return set_number(options, row, value, error);
+    if (row->kind == FLAG)
+        *(bool *)place(options, row) = true;
+    else
+        *(const char **)place(options, row) = value;
+    return FA_OK;
+}
+
 enum fa_status fad_options_parse(struct fad_options *options, int argc, char *argv[],
                                  struct fa_error *error)
 {
-    struct option table[ROWS + 1] = {0};
-    int index, c;
-
     memset(options, 0, sizeof *options);
-    for (size_t i = 0; i < ROWS; i++) {
-        table[i].name = rows[i].name;
-        table[i].has_arg = rows[i].kind == FLAG ? no_argument : required_argument;
-        table[i].val = 1;
+    for (size_t i = 0; i < ROWS; i++)
         if (rows[i].kind == NUMBER)
             *(uint64_t *)place(options, &rows[i]) = rows[i].initial;
-    }
-    optind = 0; /* start afresh, also on a second call */
-    while ((c = getopt_long(argc, argv, ":", table, &index)) != -1) {
-        const struct option_row *row = c == 1 ? &rows[index] : NULL;
-        enum fa_status status = FA_OK;
+    for (int i = 1; i < argc; i++) {
+        const struct option_row *row = strncmp(argv[i], "--", 2) == 0 ? find_row(argv[i]) : NULL;
+        const char *value = strchr(argv[i], '=');
+        enum fa_status status;
 
         if (!row)
-            return fa_error_set(error, FA_INVALID_ARGUMENT, argv[optind - 1],
-                                c == ':' ? "needs a value; see fad --help"
-                                         : "unknown or misused option; see fad --help");
-        if (row->kind == FLAG)
-            *(bool *)place(options, row) = true;
-        else if (row->kind == TEXT)
-            *(const char **)place(options, row) = optarg;
-        else
-            status = set_number(options, row, optarg, error);
-        if (status != FA_OK)
+            return fa_error_set(error, FA_INVALID_ARGUMENT, "",
+                                "there is no option '%.80s'; see fad --help", argv[i]);
+        if (value)
+            value++;
+        else if (row->kind != FLAG && i + 1 < argc)
+            value = argv[++i];
+        if ((status = set(options, row, value, error)) != FA_OK)
             return status;
     }
-    if (optind < argc)
-        return fa_error_set(error, FA_INVALID_ARGUMENT, argv[optind],
-                            "fad takes options only; see fad --help");
     return FA_OK;
 }
 
