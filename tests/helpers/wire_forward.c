@@ -140,7 +140,7 @@ void wire_forward_make(struct wire_forward *f, struct wire_shape shape, unsigned
 void wire_forward_make_long(struct wire_forward *f)
 {
     wire_forward_make(f, (struct wire_shape){1, 1, 1, 1, 1, 16}, 0);
-    f->message.heads = f->message.kv_heads = 8192;
+    f->message.heads = f->message.kv_heads = 64;
     f->message.q_len = 64;
     f->message.kv_len = 1 << 30;
     for (int t = 0; t <= FAD_V; t++)

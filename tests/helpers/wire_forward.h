@@ -40,8 +40,8 @@ struct wire_forward {
  * *forward, which must stay where it is. */
 void wire_forward_make(struct wire_forward *forward, struct wire_shape shape, unsigned shared);
 
-/* A small request that takes hours, and each unit of its work minutes: its inputs repeat by strides
- * of 0. To be at work whenever a test wants something to be; closing its connection ends it. */
+/* A small request that takes most of an hour: its inputs repeat by strides of 0. To be at work
+ * whenever a test wants something to be; closing its connection ends it. */
 void wire_forward_make_long(struct wire_forward *forward);
 
 void wire_forward_free(struct wire_forward *forward);
