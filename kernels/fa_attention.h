@@ -92,7 +92,7 @@ struct fa_launch {
     const struct fa_tensors *tensors; /* [problem_count] */
     uint32_t problem_count;
     struct fa_range range;
-    void *state;   /* problem_count * fa_kernel.state bytes, those of problem 0 first */
+    void *state;   /* problem_count * fa_kernel.state bytes, problem 0 first, 64-byte aligned */
     void *scratch; /* fa_kernel.scratch bytes, 64-byte aligned, of this launch alone */
     void *stream;  /* CUDA: a cudaStream_t; CPU: unused, the call returns when the work is done */
     /* NULL, or a flag that another thread may set (atomically) when nobody wants the result any

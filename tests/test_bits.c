@@ -47,35 +47,63 @@ static float *run_whole(const struct attend *attend, const struct fa_kernel *ker
     return attend_outputs(attend, &count);
 }
 
-START_TEST(any_ranges_in_any_order)
+static void run_ranges(const struct attend *attend, const struct fa_kernel *kernel, uint64_t size,
+                       uint64_t step)
+{
+    const uint64_t units = kernel->units(&attend->problem), ranges = (units + size - 1) / size;
+
+    attend_poison(attend);
+    for (uint64_t i = 0; i < ranges; i++) {
+        /* forwards, backwards, and the even ones before the odd ones */
+        const uint64_t half = (ranges + 1) / 2;
+        const uint64_t order[] = {i, ranges - 1 - i, i < half ? 2 * i : 2 * (i - half) + 1};
+        const uint64_t first = order[step] * size, left = units - first;
+        attend_run_range(attend, kernel, (struct fa_range){first, left < size ? left : size});
+    }
+}
+
+static void check_ranges(const struct fa_problem *problem, const struct fa_kernel *kernel)
 {
     static const uint64_t sizes[] = {1, 2, 3, 7, 1000};
-    const struct fa_kernel *kernel = kernel_of(_i);
-    struct fa_problem problem = attend_problem(2, 3, 3, 150, 333, 20, masks[_i % MASKS]);
-    const uint64_t units = kernel->units(&problem);
+    const uint64_t units = kernel->units(problem);
     struct attend attend;
     float *expected;
 
-    attend_init(&attend, &problem, ATTEND_NORMAL, 0);
+    attend_init(&attend, problem, ATTEND_NORMAL, 0);
     expected = run_whole(&attend, kernel);
-    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-        const uint64_t ranges = (units + sizes[s] - 1) / sizes[s];
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (uint64_t step = 0; step < 3; step++) {
-            attend_poison(&attend);
-            for (uint64_t i = 0; i < ranges; i++) {
-                /* forwards, backwards, and the even ones before the odd ones */
-                const uint64_t half = (ranges + 1) / 2;
-                const uint64_t order[] = {i, ranges - 1 - i, i < half ? 2 * i : 2 * (i - half) + 1};
-                const uint64_t first = order[step] * sizes[s];
-                const uint64_t left = units - first;
-                attend_run_range(&attend, kernel,
-                                 (struct fa_range){first, left < sizes[s] ? left : sizes[s]});
-            }
+            run_ranges(&attend, kernel, sizes[s], step);
             expect_bits(&attend, expected, "ranges");
         }
+    for (uint64_t cut = 1; cut < units; cut += 1 + units / 16) {
+        attend_poison(&attend);
+        attend_run_range(&attend, kernel, (struct fa_range){cut, units - cut});
+        attend_run_range(&attend, kernel, (struct fa_range){0, cut});
+        expect_bits(&attend, expected, "two ranges");
     }
     free(expected);
     attend_release(&attend);
+}
+
+START_TEST(any_ranges_in_any_order)
+{
+    struct fa_problem problem = attend_problem(2, 3, 3, 150, 333, 20, masks[_i % MASKS]);
+    check_ranges(&problem, kernel_of(_i));
+}
+END_TEST
+
+/* Keys enough for several units of each tile. */
+START_TEST(any_ranges_of_the_keys)
+{
+    struct fa_problem problem = attend_problem(1, 2, 1, 3, 33000, 8, masks[_i % MASKS]);
+    const bool plain = strcmp(kernel_of(_i)->name, "plain") == 0;
+
+    ck_assert_uint_eq(kernel_of(_i)->units(&problem), plain ? 2 : 10);
+    check_ranges(&problem, kernel_of(_i));
+    problem = attend_problem(1, 1, 1, 66, 16000, 3, masks[_i % MASKS]);
+    ck_assert_uint_eq(kernel_of(_i)->units(&problem), plain ? 5 : 4);
+    check_ranges(&problem, kernel_of(_i));
 }
 END_TEST
 
@@ -119,70 +147,136 @@ START_TEST(two_threads_and_repeated_runs)
 }
 END_TEST
 
-/* A sequence, and a single head, alone: problems of their own on a part of the memory. */
-START_TEST(alone_and_in_a_batch)
+struct share {
+    const struct attend *attend;
+    const struct fa_kernel *kernel;
+    uint64_t *next; /* unit that nobody took yet */
+};
+
+static void *run_share(void *argument)
+{
+    const struct share *share = argument;
+    const uint64_t units = share->kernel->units(&share->attend->problem);
+    uint64_t unit;
+
+    while ((unit = __atomic_fetch_add(share->next, 1, __ATOMIC_RELAXED)) < units)
+        attend_run_range(share->attend, share->kernel, (struct fa_range){unit, 1});
+    return NULL;
+}
+
+/* Three threads take turns at the units of one problem, several of which make up a tile. */
+START_TEST(threads_share_a_tile)
 {
     const struct fa_kernel *kernel = kernel_of(_i);
-    struct fa_problem problem = attend_problem(32, 6, 3, 70, 90, 24, masks[_i % MASKS]);
-    const size_t row_size = problem.head_dim + 1;
+    struct fa_problem problem = attend_problem(1, 2, 2, 5, 34000, 8, masks[_i % MASKS]);
+    struct attend attend;
+    float *expected;
+
+    attend_init(&attend, &problem, ATTEND_NORMAL, 0);
+    expected = run_whole(&attend, kernel);
+    for (int run = 0; run < 10; run++) {
+        uint64_t next = 0;
+        struct share share = {&attend, kernel, &next};
+        pthread_t threads[3];
+        attend_poison(&attend);
+        for (int i = 0; i < 3; i++)
+            ck_assert_int_eq(pthread_create(&threads[i], NULL, run_share, &share), 0);
+        for (int i = 0; i < 3; i++)
+            ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+        expect_bits(&attend, expected, "shared tiles");
+    }
+    free(expected);
+    attend_release(&attend);
+}
+END_TEST
+
+/* A sequence, and a single head, alone: problems of their own on a part of the memory. */
+static void check_alone(const struct fa_problem *problem, const struct fa_kernel *kernel)
+{
+    const size_t head_size = (size_t)problem->q_len * (problem->head_dim + 1);
+    const uint32_t heads = problem->heads / problem->kv_heads;
     struct attend whole, part;
     float *expected;
 
-    attend_init(&whole, &problem, ATTEND_NORMAL, 0);
+    attend_init(&whole, problem, ATTEND_NORMAL, 0);
     expected = run_whole(&whole, kernel);
-    for (uint32_t b = 0; b < 32; b += 31) {
-        for (uint32_t g = 0; g < 3; g++) {
-            const uint32_t heads = problem.heads / problem.kv_heads;
+    for (uint32_t b = 0; b < problem->batch; b += problem->batch - 1) {
+        for (uint32_t g = 0; g < problem->kv_heads; g++) {
             part = whole;
             part.problem.batch = 1;
             part.problem.heads = heads;
             part.problem.kv_heads = 1;
             part.tensors = (struct fa_tensors){
-                .q = attend_at(whole.tensors.q, problem.q, b, g * heads, 0),
-                .k = attend_at(whole.tensors.k, problem.k, b, g, 0),
-                .v = attend_at(whole.tensors.v, problem.v, b, g, 0),
-                .o = attend_at(whole.tensors.o, problem.o, b, g * heads, 0),
-                .lse = attend_at(whole.tensors.lse, problem.lse, b, g * heads, 0),
+                .q = attend_at(whole.tensors.q, problem->q, b, g * heads, 0),
+                .k = attend_at(whole.tensors.k, problem->k, b, g, 0),
+                .v = attend_at(whole.tensors.v, problem->v, b, g, 0),
+                .o = attend_at(whole.tensors.o, problem->o, b, g * heads, 0),
+                .lse = attend_at(whole.tensors.lse, problem->lse, b, g * heads, 0),
             };
             attend_run(&part, kernel);
-            expect_bits(&part, expected + ((size_t)b * 6 + g * heads) * 70 * row_size, "alone");
+            expect_bits(&part, expected + ((size_t)b * problem->heads + g * heads) * head_size,
+                        "alone");
         }
     }
     expect_bits(&whole, expected, "whole"); /* what was not run again is still there */
     free(expected);
     attend_release(&whole);
 }
+
+START_TEST(alone_and_in_a_batch)
+{
+    struct fa_problem problem = attend_problem(32, 6, 3, 70, 90, 24, masks[_i % MASKS]);
+    check_alone(&problem, kernel_of(_i));
+    problem = attend_problem(3, 4, 2, 5, 16000, 8, masks[_i % MASKS]);
+    check_alone(&problem, kernel_of(_i));
+}
 END_TEST
 
-/* Several problems in one launch, a range across the border between two. */
-START_TEST(several_problems_in_a_launch)
+/* Two problems in one launch, a range across the border between them, then single units from the
+ * last to the first. */
+static void check_several(const struct fa_problem *problem, const struct fa_kernel *kernel)
 {
-    const struct fa_kernel *kernel = kernel_of(_i);
-    struct fa_problem problem = attend_problem(2, 1, 1, 100, 60, 16, masks[_i % MASKS]);
-    const uint64_t units = kernel->units(&problem);
+    const uint64_t units = kernel->units(problem);
+    const size_t state = 2 * kernel->state(problem);
     struct attend first, second;
-    struct fa_launch launch = {.problem = &problem, .problem_count = 2};
+    struct fa_launch launch = {.problem = problem, .problem_count = 2};
     float *expected_first, *expected_second;
 
-    attend_init(&first, &problem, ATTEND_NORMAL, 0);
-    attend_init(&second, &problem, (struct attend_data){2, 1, 1}, 3);
+    attend_init(&first, problem, ATTEND_NORMAL, 0);
+    attend_init(&second, problem, (struct attend_data){2, 1, 1}, 3);
     expected_first = run_whole(&first, kernel);
     expected_second = run_whole(&second, kernel);
-    attend_poison(&first);
-    attend_poison(&second);
     launch.tensors = (const struct fa_tensors[]){first.tensors, second.tensors};
-    ck_assert_int_eq(posix_memalign(&launch.scratch, 64, kernel->scratch(&problem)), 0);
-    launch.range = (struct fa_range){1, 2 * units - 1};
-    ck_assert_int_eq(kernel->launch(&launch), FA_OK);
-    launch.range = (struct fa_range){0, 1};
-    ck_assert_int_eq(kernel->launch(&launch), FA_OK);
-    expect_bits(&first, expected_first, "first");
-    expect_bits(&second, expected_second, "second");
+    ck_assert_int_eq(posix_memalign(&launch.scratch, 64, kernel->scratch(problem)), 0);
+    if (state)
+        ck_assert_int_eq(posix_memalign(&launch.state, 64, state), 0);
+    for (uint64_t count = 1; count < 2 * units; count += 2 * units - 2) {
+        attend_poison(&first);
+        attend_poison(&second);
+        if (state)
+            memset(launch.state, 0, state);
+        for (uint64_t end = 2 * units; end > 0; end = launch.range.first) {
+            launch.range.count = end < count ? end : count;
+            launch.range.first = end - launch.range.count;
+            ck_assert_int_eq(kernel->launch(&launch), FA_OK);
+        }
+        expect_bits(&first, expected_first, "first");
+        expect_bits(&second, expected_second, "second");
+    }
+    free(launch.state);
     free(launch.scratch);
     free(expected_first);
     free(expected_second);
     attend_release(&first);
     attend_release(&second);
+}
+
+START_TEST(several_problems_in_a_launch)
+{
+    struct fa_problem problem = attend_problem(2, 1, 1, 100, 60, 16, masks[_i % MASKS]);
+    check_several(&problem, kernel_of(_i));
+    problem = attend_problem(1, 2, 1, 3, 33000, 8, masks[_i % MASKS]);
+    check_several(&problem, kernel_of(_i));
 }
 END_TEST
 
@@ -206,6 +300,7 @@ START_TEST(any_layout_and_alignment)
         attend_run(&attend, kernel);
         expect_bits(&attend, expected, "layout");
         attend.tensors.lse = NULL; /* and without LSE */
+        attend_clear_state(&attend);
         attend_run_range(&attend, kernel, (struct fa_range){0, kernel->units(&problem)});
         attend.tensors.lse = (float *)attend.memory[4] + shift;
         expect_bits(&attend, expected, "without lse");
@@ -253,7 +348,9 @@ Suite *test_suite(void)
     suite_add_tcase(suite, tests);
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, any_ranges_in_any_order, 0, all);
+    tcase_add_loop_test(tests, any_ranges_of_the_keys, 0, all);
     tcase_add_loop_test(tests, two_threads_and_repeated_runs, 0, all);
+    tcase_add_loop_test(tests, threads_share_a_tile, 0, all);
     tcase_add_loop_test(tests, alone_and_in_a_batch, 0, all);
     tcase_add_loop_test(tests, several_problems_in_a_launch, 0, all);
     tcase_add_loop_test(tests, any_layout_and_alignment, 0, all);

@@ -30,6 +30,28 @@ START_TEST(lengths_of_any_size)
 }
 END_TEST
 
+/* Around the key counts where the tiled kernels' units become spans of the keys. The last has a
+ * span of ten keys that most of the rows do not see under a mask. */
+static const uint32_t spans[][3] = {
+    {1, 7679, 20},  {1, 7680, 20},  {1, 7681, 20},  {1, 15361, 20},  {1, 65536, 20},
+    {64, 7681, 8},  {64, 15361, 8}, {65, 7679, 8},  {65, 7680, 8},   {65, 7681, 8},
+    {65, 15361, 8}, {65, 65536, 8}, {17, 15361, 8}, {64, 122890, 4},
+};
+enum { SPANS = sizeof spans / sizeof spans[0] };
+
+START_TEST(keys_of_several_units)
+{
+    /* A mean: the sum of so many values about 0 would have few digits. */
+    const struct attend_data data = {.q_spread = 1, .v_mean = 1, .v_spread = 1};
+
+    for (int mask = 0; mask < MASKS; mask++) {
+        struct fa_problem problem =
+            attend_problem(1, 2, 1, spans[_i][0], spans[_i][1], spans[_i][2], masks[mask]);
+        attend_check_problem(&problem, data);
+    }
+}
+END_TEST
+
 static const uint32_t head_dims[] = {1, 2, 3, 4, 5, 11, 12, 13, 63, 64, 65, 80, 127, 128, 255, 256};
 enum { HEAD_DIMS = sizeof head_dims / sizeof head_dims[0] };
 
@@ -182,6 +204,7 @@ START_TEST(gaps_of_the_outputs_stay_untouched)
             o[j] = mark;
         for (int j = 0; j < 38 + 18 * 2 + 1; j++)
             lse[j] = mark;
+        attend_clear_state(&attend);
         attend_run_range(&attend, kernels[i], (struct fa_range){0, kernels[i]->units(&problem)});
         for (int j = 0; j < 155 + 18 * 8 + 5; j++)
             marks += o[j] == mark;
@@ -195,10 +218,13 @@ END_TEST
 
 /* --- Scales and values ----------------------------------------------------------------------- */
 
+enum { SCALES = 14 };
+
 START_TEST(scales_of_any_size)
 {
     /* With q this small even the largest scale leaves an LSE that a float holds. */
-    static const double scales[] = {0, -0.0, -0.3, 1, -1, 1e-40, 1e3, -1e20, 3e38, -3e38};
+    static const double scales[SCALES] = {0,     -0.0,   -0.3,  1,   -1,    1e-30, 1e-40,
+                                          1e-46, -1e-60, 1e-60, 1e3, -1e20, 3e38,  -3e38};
     const struct attend_data data = {.q_spread = 0.01f, .v_mean = 0, .v_spread = 1};
 
     for (int mask = 0; mask < MASKS; mask++) {
@@ -206,6 +232,18 @@ START_TEST(scales_of_any_size)
         problem.scale = scales[_i];
         attend_check_problem(&problem, data);
     }
+}
+END_TEST
+
+/* Scales that a float can barely hold, or not at all, and scores that make something of them. */
+START_TEST(tiny_scales_of_huge_scores)
+{
+    static const double scales[] = {1e-38, -1e-40, 1e-44, 1e-46};
+    const struct attend_data data = {.q_spread = 1e37f, .v_mean = 0, .v_spread = 1};
+    struct fa_problem problem = attend_problem(1, 2, 1, 40, 500, 4, FA_MASK_NONE);
+
+    problem.scale = scales[_i];
+    attend_check_problem(&problem, data);
 }
 END_TEST
 
@@ -331,6 +369,7 @@ Suite *test_suite(void)
     suite_add_tcase(suite, shapes);
     tcase_set_timeout(shapes, 120);
     tcase_add_loop_test(shapes, lengths_of_any_size, 0, LENGTHS);
+    tcase_add_loop_test(shapes, keys_of_several_units, 0, SPANS);
     tcase_add_loop_test(shapes, head_dims_of_any_size, 0, HEAD_DIMS);
     tcase_add_loop_test(shapes, grouped_heads, 0, 4);
     tcase_add_loop_test(shapes, many_heads, 0, 4);
@@ -347,7 +386,8 @@ Suite *test_suite(void)
 
     suite_add_tcase(suite, values);
     tcase_set_timeout(values, 240);
-    tcase_add_loop_test(values, scales_of_any_size, 0, 10);
+    tcase_add_loop_test(values, scales_of_any_size, 0, SCALES);
+    tcase_add_loop_test(values, tiny_scales_of_huge_scores, 0, 4);
     tcase_add_loop_test(values, wide_logits_and_mean_one_values, 0, 4);
     tcase_add_loop_test(values, values_of_one_give_exactly_one, 0, MASKS);
     tcase_add_loop_test(values, all_logits_below_minus_50000, 0, MASKS);

@@ -120,15 +120,16 @@ END_TEST
  * inf - inf, NaN. */
 START_TEST(infinite_scores)
 {
+    static const double scales[] = {0.25, -0.25, 1e-46, -1e-60};
     struct fa_problem problem = attend_problem(1, 1, 1, 40, 600, 16, FA_MASK_NONE);
     struct attend attend;
 
-    problem.scale = _i == 0 ? 0.25 : -0.25;
+    problem.scale = scales[_i];
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
     for (uint32_t i = 0; i < 40; i++)
         for (uint32_t d = 0; d < 16; d++) {
             float *q = attend_at(attend.tensors.q, problem.q, 0, 0, i);
-            q[d] = _i == 0 ? fabsf(q[d]) : -fabsf(q[d]);
+            q[d] = problem.scale > 0 ? fabsf(q[d]) : -fabsf(q[d]);
         }
     for (uint32_t key = 0; key < 600; key++)
         if (key % 3 == 0 || key < 100 || key >= 480)
@@ -148,6 +149,61 @@ START_TEST(infinite_scores)
         attend_at(attend.tensors.k, problem.k, 0, 0, 300)[d] = INFINITY;
     attend_check(&attend);
     ck_assert(isnan(*attend_at(attend.tensors.o, problem.o, 0, 0, 7)));
+    attend_release(&attend);
+}
+END_TEST
+
+/* Keys in several units of a tile: units without a score above -inf between others, at the start
+ * and everywhere; NaN and +inf in one of them. */
+START_TEST(spans_of_the_keys)
+{
+    struct fa_problem problem = attend_problem(1, 1, 1, _i == 0 ? 40 : 1, 33000, 4, FA_MASK_NONE);
+    struct attend attend;
+
+    attend_init(&attend, &problem, (struct attend_data){1, 1, 1}, 0);
+    for (uint32_t i = 0; i < problem.q_len; i++)
+        for (uint32_t d = 0; d < 4; d++) {
+            float *q = attend_at(attend.tensors.q, problem.q, 0, 0, i);
+            q[d] = fabsf(q[d]);
+        }
+    for (uint32_t key = 10000; key < 20000; key++)
+        set_key(&attend, key, -INFINITY, 1);
+    attend_check(&attend);
+    for (uint32_t key = 0; key < 10000; key++)
+        set_key(&attend, key, -INFINITY, 1);
+    attend_check(&attend);
+    ck_assert(isfinite(*attend_at(attend.tensors.lse, problem.lse, 0, 0, 0)));
+    attend_at(attend.tensors.v, problem.v, 0, 0, 25000)[2] = NAN;
+    attend_check(&attend);
+    ck_assert(isnan(attend_at(attend.tensors.o, problem.o, 0, 0, 0)[2]));
+    ck_assert(isfinite(attend_at(attend.tensors.o, problem.o, 0, 0, 0)[3]));
+    for (uint32_t key = 20000; key < 33000; key++)
+        set_key(&attend, key, -INFINITY, 1);
+    attend_check(&attend);
+    ck_assert(*attend_at(attend.tensors.lse, problem.lse, 0, 0, 0) == -INFINITY);
+    set_key(&attend, 15000, INFINITY, 1);
+    attend_check(&attend);
+    ck_assert(isnan(attend_at(attend.tensors.o, problem.o, 0, 0, 0)[3]));
+    attend_release(&attend);
+}
+END_TEST
+
+/* All scores lie far below 0, under a mask by which most units of a tile see no key. */
+START_TEST(spans_that_no_row_sees)
+{
+    struct fa_problem problem = attend_problem(1, 1, 1, 5, 33000, 4, FA_MASK_CAUSAL_TOP_LEFT);
+    struct attend attend;
+
+    attend_init(&attend, &problem, ATTEND_NORMAL, 0);
+    for (uint32_t i = 0; i < 5; i++)
+        for (uint32_t d = 0; d < 4; d++) {
+            attend_at(attend.tensors.q, problem.q, 0, 0, i)[d] = 128;
+            attend_at(attend.tensors.k, problem.k, 0, 0, i)[d] = -128 - (float)(i * d) / 256;
+        }
+    set_key(&attend, 5, NAN, NAN);
+    set_key(&attend, 32999, NAN, NAN);
+    attend_check(&attend);
+    ck_assert(*attend_at(attend.tensors.lse, problem.lse, 0, 0, 4) < -10000);
     attend_release(&attend);
 }
 END_TEST
@@ -186,7 +242,9 @@ Suite *test_suite(void)
     tcase_add_loop_test(tests, a_masked_key_has_no_influence, 0, INTRUDERS);
     tcase_add_test(tests, nothing_past_the_last_key_is_used);
     tcase_add_test(tests, seen_nan_propagates);
-    tcase_add_loop_test(tests, infinite_scores, 0, 2);
+    tcase_add_loop_test(tests, infinite_scores, 0, 4);
+    tcase_add_loop_test(tests, spans_of_the_keys, 0, 2);
+    tcase_add_test(tests, spans_that_no_row_sees);
     tcase_add_test(tests, rows_that_see_no_key);
     return suite;
 }

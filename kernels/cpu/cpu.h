@@ -16,8 +16,9 @@ extern const struct fa_kernel fa_cpu_tiled_avx512;
 const struct fa_kernel *fa_cpu_plain_kernel(const struct fa_target *target);
 const struct fa_kernel *fa_cpu_tiled_kernel(const struct fa_target *target);
 
-/* A unit of the CPU kernels is a block of up to block_rows query rows of one head, against all
- * keys. Units run over blocks, then heads, then batches, then the launch's problems. */
+/* A unit: a block of up to block_rows query rows of one head, against all keys. Units run over
+ * blocks, then heads, then batches, then the launch's problems. (The tiled kernels cut such a unit
+ * into several where keys are many.) */
 struct fa_cpu_unit {
     uint32_t first_row;
     uint32_t rows;

@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/mask.h"
 
+#include <float.h>
 #include <math.h>
 
 /* Rows of a unit: few, so that a unit of this slow kernel is not much longer than another's. */
@@ -51,7 +52,8 @@ static void run_row(const struct fa_launch *launch, const float *q, const float 
                     uint32_t keys, float *o, float *lse)
 {
     const struct fa_problem *problem = launch->problem;
-    const float magnitude = (float)fabs(problem->scale);
+    /* Not cut to 0, which would make NaN of a score of -inf. */
+    const float magnitude = (float)fmax(fabs(problem->scale), FLT_TRUE_MIN);
     float *weights = launch->scratch, *sums = weights + problem->kv_len, total = 0;
     const float top = score_row(launch, q, k, keys, weights);
     const float base = top == -INFINITY ? 0 : top; /* no visible score above -inf: all weights 0 */

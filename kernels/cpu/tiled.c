@@ -8,15 +8,20 @@
  *  - every row goes through the same instructions whatever lane it has, so that its bits cannot
  *    depend on its neighbours; lanes past the last row repeat it and are not stored.
  *
- * The work of a unit is a tile of rows. It walks the keys in blocks that stay in the nearest
- * caches: scores, maximum, weights, and o = o * alpha + (the block's part, summed from 0 in
- * registers). Every CHUNK_KEYS keys the state (o, maximum, sum) starts afresh and is then merged
- * into the total, so that a sum's length, and with it its error, stays short of the key count.
+ * The work of a unit is a tile of rows against a span of keys. It walks the keys in blocks that
+ * stay in the nearest caches: scores, maximum, weights, and o = o * alpha + (the block's part,
+ * summed from 0 in registers). Every CHUNK_KEYS keys the state (o, maximum, sum) starts afresh and
+ * is then merged into the total, so that a sum's length, and with it its error, stays short of the
+ * key count.
+ *
+ * Many keys are several spans. Each unit of a tile then leaves its total in the launch's shared
+ * state, and the one that finishes last merges them all, from the first span to the last: what ran
+ * where and when cannot show in the result.
  *
  * A masked key must not touch a row even where v is NaN, and 0 * NaN is NaN: keys that only some
  * rows of a strip see are added under a lane mask. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/strip.h"
 #include "kernels/mask.h"
 
 #include <float.h>
@@ -26,200 +31,90 @@
 #define FA_ISA base
 #endif
 
-/* Keys (of the scores) or dimensions (of o) that a product takes at once. SIDE * STRIP_VECTORS sums
- * and what feeds them must fit the registers: 32 of them with AVX-512, else 16.
- * RATE: FLOP/s of one core at (4,12,2048,64), AMD EPYC (Zen 4), 2026-11-29; an FMA loop of 16 or 8
- * lanes does 125e9 there, one of multiplications and additions of 4 lanes 49e9. */
+/* FLOP/s of one core at (4,12,2048,64), AMD EPYC (Zen 4), 2026-11-29; an FMA loop of 16 or 8 lanes
+ * does 125e9 there, one of multiplications and additions of 4 lanes 49e9. */
 #if LANES == 16
-#define SIDE 12
 #define RATE 90e9
 #elif LANES == 8
-#define SIDE 6
 #define RATE 74e9
 #else
-#define SIDE 4
 #define RATE 30e9
 #endif
 
-#define STRIP_VECTORS 2
-#define STRIP_ROWS    (STRIP_VECTORS * LANES)
-#define TILE_ROWS     64u /* of a unit; small enough for ranges of a quarter of a millisecond */
-#define STRIPS        (TILE_ROWS / STRIP_ROWS)
-#define BLOCK_KEYS    48u  /* a multiple of every SIDE; speed is about the same from 24 to 240 */
-#define CHUNK_KEYS    480u /* a multiple of BLOCK_KEYS */
+#define TILE_ROWS  64u /* of a unit; small enough for ranges of a quarter of a millisecond */
+#define STRIPS     (TILE_ROWS / STRIP_ROWS)
+#define BLOCK_KEYS 48u  /* a multiple of every SIDE; speed is about the same from 24 to 240 */
+#define CHUNK_KEYS 480u /* a multiple of BLOCK_KEYS */
 
-/* One number of each row of a strip. A strip of LANES rows or fewer leaves the second vector
- * undefined and unused. */
-struct lanes {
-    vector v[STRIP_VECTORS];
-};
-
-/* A running softmax over some of the keys. o is not yet divided by sum. */
-struct state {
-    struct lanes top; /* the largest score, before the scale; -inf: none */
-    struct lanes sum; /* of the weights exp(|scale| (score - top)) */
-    struct lanes *o;  /* [head_dim] */
-};
+/* A span has about SPAN_CHUNKS chunks, a millisecond or so. It has more where a head would else
+ * have more than PARTS_MAX totals of tiles and spans to keep, or more than one for PART_CHUNKS
+ * chunks of its keys, which is about a hundredth of the bytes of its k and v. */
+#define SPAN_CHUNKS 16u
+#define PART_CHUNKS 8u
+#define PARTS_MAX   256u
 
 struct strip {
     unsigned vectors; /* in use */
     struct lanes *q;  /* [head_dim], times the sign of the scale */
-    struct state chunk, total;
+    struct state *chunk, *total;
     integers visible[STRIP_VECTORS]; /* keys that each row sees */
     uint32_t visible_to_all;         /* keys that every row sees */
     uint32_t visible_to_any;
 };
 
+/* How the keys of a tile are cut into units. */
+struct spans {
+    uint64_t count;
+    uint32_t keys; /* of each but the last; a multiple of CHUNK_KEYS, or all where count is 1 */
+};
+
 struct tile {
     const struct fa_problem *problem;
+    struct spans spans;
     struct fa_cpu_unit unit;
     float scale_log2; /* turns a difference of scores into an exponent of 2; > 0 */
     uint32_t strips;  /* in use */
     struct strip strip[STRIPS];
     struct lanes *scores; /* [BLOCK_KEYS], of the strip at hand; then its weights */
+
+    /* In the shared state; NULL where there is one span. */
+    uint32_t *done;      /* how many units of the tile are done */
+    struct lanes *parts; /* their totals, [spans.count, strips of a tile] */
 };
 
-/* A block of keys as one strip sees it. */
-struct block {
-    const float *k, *v; /* the first key and value */
-    int64_t k_row, v_row;
-    uint32_t head_dim;
-    uint32_t keys;                   /* that any row sees */
-    uint32_t common;                 /* that all rows see, <= keys */
-    integers visible[STRIP_VECTORS]; /* that each row sees, counted from the block's first */
-};
-
-/* The functions below with `const unsigned` parameters are used with constants for these. */
-
-/* Scores of `keys` keys: dots of their rows of k with the rows of q. */
-INLINE void score_keys(const unsigned vectors, const unsigned keys, const struct block *block,
-                       uint32_t first, const struct lanes *q, struct lanes *scores)
+/* A function of what bits may depend on: M, N, D. */
+static struct spans spans_of(const struct fa_problem *problem)
 {
-    const float *k = block->k + first * block->k_row;
-    const int64_t k_row = block->k_row;
-    vector sums[SIDE][STRIP_VECTORS] = {{{0}}};
+    const uint64_t chunks = ((uint64_t)problem->kv_len + CHUNK_KEYS - 1) / CHUNK_KEYS;
+    const uint64_t tiles = ((uint64_t)problem->q_len + TILE_ROWS - 1) / TILE_ROWS;
+    const uint64_t parts = chunks / PART_CHUNKS < PARTS_MAX ? chunks / PART_CHUNKS : PARTS_MAX;
+    const uint64_t wanted = (chunks + SPAN_CHUNKS - 1) / SPAN_CHUNKS;
+    const uint64_t count = wanted * tiles <= parts ? wanted : parts / tiles;
+    uint64_t each;
 
-    for (uint32_t d = 0; d < block->head_dim; d++) {
-#pragma GCC unroll 12
-        for (unsigned i = 0; i < keys; i++) {
-            const float x = k[i * k_row + d];
-#pragma GCC unroll 2
-            for (unsigned n = 0; n < vectors; n++)
-                sums[i][n] += x * q[d].v[n];
-        }
-    }
-#pragma GCC unroll 12
-    for (unsigned i = 0; i < keys; i++)
-#pragma GCC unroll 2
-        for (unsigned n = 0; n < vectors; n++)
-            scores[first + i].v[n] = sums[i][n];
+    if (count <= 1)
+        return (struct spans){1, problem->kv_len};
+    each = (chunks + count - 1) / count;
+    return (struct spans){(chunks + each - 1) / each, (uint32_t)(each * CHUNK_KEYS)};
 }
 
-INLINE void score_block(const unsigned vectors, const struct block *block, const struct lanes *q,
-                        struct lanes *scores)
+/* The totals of one tile and span, in units of struct lanes. */
+static size_t part_size(const struct fa_problem *problem)
 {
-    uint32_t j = 0;
+    const uint32_t rows = problem->q_len < TILE_ROWS ? problem->q_len : TILE_ROWS;
 
-    for (; j + SIDE <= block->keys; j += SIDE)
-        score_keys(vectors, SIDE, block, j, q, scores);
-    for (; j + 4 <= block->keys; j += 4)
-        score_keys(vectors, 4, block, j, q, scores);
-    for (; j < block->keys; j++)
-        score_keys(vectors, 1, block, j, q, scores);
+    return (rows + STRIP_ROWS - 1) / STRIP_ROWS * state_size(problem->head_dim);
 }
 
-/* o = o * alpha + weights * v for `width` dimensions from `first` on. */
-INLINE void add_values(const unsigned vectors, const unsigned masked, const unsigned width,
-                       const struct block *block, uint32_t first, const struct lanes *weights,
-                       const struct lanes *alpha, struct lanes *o)
+/* The shared state begins with a counter for each tile; this many bytes, a multiple of 64. */
+static size_t counters_size(uint64_t tiles)
 {
-    const float *v = block->v + first;
-    const int64_t v_row = block->v_row;
-    vector sums[SIDE][STRIP_VECTORS] = {{{0}}};
-
-    for (uint32_t j = 0; j < block->common; j++) {
-#pragma GCC unroll 12
-        for (unsigned i = 0; i < width; i++) {
-            const float x = v[j * v_row + i];
-#pragma GCC unroll 2
-            for (unsigned n = 0; n < vectors; n++)
-                sums[i][n] += x * weights[j].v[n];
-        }
-    }
-    for (uint32_t j = block->common; masked && j < block->keys; j++) {
-#pragma GCC unroll 12
-        for (unsigned i = 0; i < width; i++) {
-            const float x = v[j * v_row + i];
-#pragma GCC unroll 2
-            for (unsigned n = 0; n < vectors; n++)
-                sums[i][n] = select_of(block->visible[n] > (int32_t)j,
-                                       sums[i][n] + x * weights[j].v[n], sums[i][n]);
-        }
-    }
-#pragma GCC unroll 12
-    for (unsigned i = 0; i < width; i++)
-#pragma GCC unroll 2
-        for (unsigned n = 0; n < vectors; n++)
-            o[first + i].v[n] = o[first + i].v[n] * alpha->v[n] + sums[i][n];
-}
-
-INLINE void value_block(const unsigned vectors, const unsigned masked, const struct block *block,
-                        const struct lanes *weights, const struct lanes *alpha, struct lanes *o)
-{
-    uint32_t d = 0;
-
-    for (; d + SIDE <= block->head_dim; d += SIDE)
-        add_values(vectors, masked, SIDE, block, d, weights, alpha, o);
-    for (; d + 4 <= block->head_dim; d += 4)
-        add_values(vectors, masked, 4, block, d, weights, alpha, o);
-    for (; d < block->head_dim; d++)
-        add_values(vectors, masked, 1, block, d, weights, alpha, o);
-}
-
-/* The shift of the exponents: the maximum, or 0 where there is none (-inf - -inf would be NaN). */
-INLINE vector shift_of(vector top)
-{
-    return clear_where(top == -INFINITY, top);
-}
-
-/* Turns a block's scores into weights, masked ones into 0; brings top and sum up to date. *alpha is
- * what o so far is to be multiplied by. */
-INLINE void weigh_block(const unsigned vectors, const struct block *block, float scale_log2,
-                        struct lanes *scores, struct state *state, struct lanes *alpha)
-{
-    for (unsigned n = 0; n < vectors; n++) {
-        vector top = state->top.v[n], sum = {0}, shift;
-        for (uint32_t j = block->common; j < block->keys; j++)
-            scores[j].v[n] =
-                select_of(block->visible[n] > (int32_t)j, scores[j].v[n], splat(-INFINITY));
-        for (uint32_t j = 0; j < block->keys; j++)
-            top = larger_of(scores[j].v[n], top);
-        shift = shift_of(top);
-        for (uint32_t j = 0; j < block->keys; j++) {
-            scores[j].v[n] = exp2_of((scores[j].v[n] - shift) * scale_log2);
-            sum += scores[j].v[n];
-        }
-        alpha->v[n] = exp2_of((state->top.v[n] - shift) * scale_log2);
-        state->top.v[n] = top;
-        state->sum.v[n] = state->sum.v[n] * alpha->v[n] + sum;
-    }
-}
-
-INLINE void add_block_of(const unsigned vectors, const struct tile *tile, struct strip *strip,
-                         const struct block *block)
-{
-    struct lanes alpha;
-
-    score_block(vectors, block, strip->q, tile->scores);
-    weigh_block(vectors, block, tile->scale_log2, tile->scores, &strip->chunk, &alpha);
-    if (block->common == block->keys)
-        value_block(vectors, 0, block, tile->scores, &alpha, strip->chunk.o);
-    else
-        value_block(vectors, 1, block, tile->scores, &alpha, strip->chunk.o);
+    return (tiles + 15) / 16 * 64;
 }
 
 /* Brings the keys [first, end) into a strip's chunk. */
-static void add_block(const struct tile *tile, struct strip *strip, uint32_t first, uint32_t end)
+static void add_block(const struct tile *tile, const struct strip *strip, uint32_t first,
+                      uint32_t end)
 {
     const struct fa_problem *problem = tile->problem;
     const uint32_t last = end < strip->visible_to_any ? end : strip->visible_to_any;
@@ -237,37 +132,9 @@ static void add_block(const struct tile *tile, struct strip *strip, uint32_t fir
     for (unsigned n = 0; n < STRIP_VECTORS; n++)
         block.visible[n] = strip->visible[n] - (int32_t)first;
     if (strip->vectors == 1)
-        add_block_of(1, tile, strip, &block);
+        add_block_of(1, &block, strip->q, tile->scale_log2, tile->scores, strip->chunk);
     else
-        add_block_of(STRIP_VECTORS, tile, strip, &block);
-}
-
-static void reset(struct state *state, uint32_t head_dim)
-{
-    for (unsigned n = 0; n < STRIP_VECTORS; n++) {
-        state->top.v[n] = splat(-INFINITY);
-        state->sum.v[n] = splat(0);
-        for (uint32_t d = 0; d < head_dim; d++)
-            state->o[d].v[n] = splat(0);
-    }
-}
-
-/* Adds the chunk, whose keys are later ones, to the total. */
-static void merge(struct strip *strip, float scale_log2, uint32_t head_dim)
-{
-    struct state *total = &strip->total;
-    const struct state *chunk = &strip->chunk;
-
-    for (unsigned n = 0; n < strip->vectors; n++) {
-        const vector top = larger_of(chunk->top.v[n], total->top.v[n]);
-        const vector shift = shift_of(top);
-        const vector a = exp2_of((total->top.v[n] - shift) * scale_log2);
-        const vector b = exp2_of((chunk->top.v[n] - shift) * scale_log2);
-        total->top.v[n] = top;
-        total->sum.v[n] = total->sum.v[n] * a + chunk->sum.v[n] * b;
-        for (uint32_t d = 0; d < head_dim; d++)
-            total->o[d].v[n] = total->o[d].v[n] * a + chunk->o[d].v[n] * b;
-    }
+        add_block_of(STRIP_VECTORS, &block, strip->q, tile->scale_log2, tile->scores, strip->chunk);
 }
 
 /* Fills in strip `index` of the tile: its rows' q, transposed, and what they see. */
@@ -290,14 +157,13 @@ static void load_strip(struct tile *tile, uint32_t index)
             strip->visible_to_all = visible;
         strip->visible_to_any = visible;
     }
-    reset(&strip->total, problem->head_dim);
 }
 
 static void store_strip(const struct tile *tile, uint32_t index)
 {
     const struct fa_problem *problem = tile->problem;
     const struct strip *strip = &tile->strip[index];
-    const struct state *state = &strip->total;
+    struct state *state = strip->total;
     const uint32_t first = index * STRIP_ROWS;
 
     for (unsigned n = 0; n < strip->vectors; n++)
@@ -316,65 +182,153 @@ static void store_strip(const struct tile *tile, uint32_t index)
     }
 }
 
-static void run_tile(const struct fa_launch *launch, struct tile *tile)
+static struct state *part_of(const struct tile *tile, uint64_t span, uint32_t index)
+{
+    return (struct state *)(tile->parts + span * part_size(tile->problem) +
+                            index * state_size(tile->problem->head_dim));
+}
+
+/* Sums the keys [first, end) up in the strips' totals. False when the launch was stopped. */
+static bool walk(const struct fa_launch *launch, const struct tile *tile, uint32_t first,
+                 uint32_t end)
 {
     const uint32_t head_dim = tile->problem->head_dim;
-    uint32_t keys;
 
     for (uint32_t i = 0; i < tile->strips; i++)
-        load_strip(tile, i);
-    keys = tile->strip[tile->strips - 1].visible_to_any;
-    for (uint32_t chunk = 0; chunk < keys; chunk += CHUNK_KEYS) {
-        const uint32_t end = keys - chunk < CHUNK_KEYS ? keys : chunk + CHUNK_KEYS;
+        reset(tile->strip[i].total, head_dim);
+    for (uint32_t chunk = first; chunk < end; chunk += CHUNK_KEYS) {
+        const uint32_t chunk_end = end - chunk < CHUNK_KEYS ? end : chunk + CHUNK_KEYS;
         if (fa_cpu_stopped(launch))
-            return;
+            return false;
         for (uint32_t i = 0; i < tile->strips; i++)
-            reset(&tile->strip[i].chunk, head_dim);
-        for (uint32_t first = chunk; first < end; first += BLOCK_KEYS) {
-            const uint32_t last = end - first < BLOCK_KEYS ? end : first + BLOCK_KEYS;
+            reset(tile->strip[i].chunk, head_dim);
+        for (uint32_t block = chunk; block < chunk_end; block += BLOCK_KEYS) {
+            const uint32_t last = chunk_end - block < BLOCK_KEYS ? chunk_end : block + BLOCK_KEYS;
             for (uint32_t i = 0; i < tile->strips; i++)
-                if (first < tile->strip[i].visible_to_any)
-                    add_block(tile, &tile->strip[i], first, last);
+                if (block < tile->strip[i].visible_to_any)
+                    add_block(tile, &tile->strip[i], block, last);
         }
         for (uint32_t i = 0; i < tile->strips; i++)
-            merge(&tile->strip[i], tile->scale_log2, head_dim);
+            merge(tile->strip[i].vectors, tile->scale_log2, head_dim, tile->strip[i].total,
+                  tile->strip[i].chunk);
+    }
+    return true;
+}
+
+/* Merges the totals of the first `spans` spans into those of the first, which become the strips'.
+ * False when the launch was stopped. */
+static bool merge_spans(const struct fa_launch *launch, struct tile *tile, uint64_t spans)
+{
+    for (uint32_t i = 0; i < tile->strips; i++) {
+        tile->strip[i].total = part_of(tile, 0, i);
+        for (uint64_t span = 1; span < spans; span++) {
+            if (fa_cpu_stopped(launch))
+                return false;
+            merge(tile->strip[i].vectors, tile->scale_log2, tile->problem->head_dim,
+                  tile->strip[i].total, part_of(tile, span, i));
+        }
+    }
+    return true;
+}
+
+static uint64_t units(const struct fa_problem *problem)
+{
+    uint64_t count = fa_cpu_unit_count(problem, TILE_ROWS);
+
+    if (__builtin_mul_overflow(count, spans_of(problem).count, &count))
+        return UINT64_MAX;
+    return count;
+}
+
+/* A counter for each tile; for each tile and span, the totals of its strips. */
+static size_t state(const struct fa_problem *problem)
+{
+    const uint64_t tiles = fa_cpu_unit_count(problem, TILE_ROWS), spans = spans_of(problem).count;
+    size_t bytes;
+
+    if (spans == 1)
+        return 0;
+    if (__builtin_mul_overflow(tiles, spans * part_size(problem) * sizeof(struct lanes), &bytes) ||
+        bytes > SIZE_MAX / 2 || tiles > SIZE_MAX / 8)
+        return SIZE_MAX;
+    return counters_size(tiles) + (bytes + 63) / 64 * 64;
+}
+
+/* The scores of a block; for every strip q, and o, top and sum of the chunk and in total. */
+static size_t scratch(const struct fa_problem *problem)
+{
+    const size_t strip = problem->head_dim + 2 * state_size(problem->head_dim);
+
+    return (BLOCK_KEYS + STRIPS * strip) * sizeof(struct lanes);
+}
+
+/* Sets a tile up for the unit; returns its span. */
+static uint64_t find_unit(const struct fa_launch *launch, uint64_t unit, struct tile *tile)
+{
+    const uint64_t index = unit / tile->spans.count;
+
+    tile->unit = fa_cpu_unit_at(launch, TILE_ROWS, index);
+    tile->strips = (tile->unit.rows + STRIP_ROWS - 1) / STRIP_ROWS;
+    if (tile->spans.count > 1) {
+        const uint64_t tiles = fa_cpu_unit_count(tile->problem, TILE_ROWS);
+        char *shared = (char *)launch->state + index / tiles * state(tile->problem);
+        tile->done = (uint32_t *)shared + index % tiles;
+        tile->parts = (struct lanes *)(shared + counters_size(tiles)) +
+                      index % tiles * tile->spans.count * part_size(tile->problem);
+    }
+    return unit % tile->spans.count;
+}
+
+/* A unit whose launch is stopped does not count as done, so that nobody merges its tile. */
+static void run_unit(const struct fa_launch *launch, struct tile *tile, uint64_t unit)
+{
+    const struct spans spans = tile->spans;
+    const uint64_t span = find_unit(launch, unit, tile);
+    const uint64_t first = span * spans.keys;
+    uint64_t keys; /* that the tile sees */
+
+    for (uint32_t i = 0; i < tile->strips; i++) {
+        load_strip(tile, i);
+        if (spans.count > 1)
+            tile->strip[i].total = part_of(tile, span, i);
+    }
+    keys = tile->strip[tile->strips - 1].visible_to_any;
+    /* The first span counts even where it sees no key; others that see none are passed over. */
+    if (span == 0 || first < keys) {
+        const uint64_t end = keys - first < spans.keys ? keys : first + spans.keys;
+        if (!walk(launch, tile, (uint32_t)first, (uint32_t)end))
+            return;
+    }
+    if (spans.count > 1) {
+        const uint64_t seen = keys == 0 ? 1 : (keys - 1) / spans.keys + 1;
+        if (__atomic_add_fetch(tile->done, 1, __ATOMIC_ACQ_REL) != spans.count ||
+            !merge_spans(launch, tile, seen))
+            return;
     }
     for (uint32_t i = 0; i < tile->strips; i++)
         store_strip(tile, i);
 }
 
-static uint64_t units(const struct fa_problem *problem)
-{
-    return fa_cpu_unit_count(problem, TILE_ROWS);
-}
-
-/* The scores of a block; for every strip q, o of the chunk and o in total. */
-static size_t scratch(const struct fa_problem *problem)
-{
-    return (BLOCK_KEYS + (size_t)STRIPS * 3 * problem->head_dim) * sizeof(struct lanes);
-}
-
 static enum fa_status run(const struct fa_launch *launch)
 {
     const struct fa_problem *problem = launch->problem;
-    struct tile tile = {.problem = problem, .scores = launch->scratch};
+    struct tile tile = {.problem = problem, .spans = spans_of(problem), .scores = launch->scratch};
     struct lanes *space = tile.scores + BLOCK_KEYS;
 
     /* With scale 0 all scores are 0 (the sign makes q so), and any positive factor will do. One too
-     * large for a float is cut: differences of scores are 0, or end at weight 0 either way. */
-    tile.scale_log2 =
-        problem->scale == 0 ? 1 : (float)fmin(fabs(problem->scale) * M_LOG2E, FLT_MAX);
+     * large for a float is cut: differences of scores are 0, or end at weight 0 either way. One too
+     * small is cut as well: 0 * -inf would be NaN, and times the smallest float no difference of
+     * finite scores comes to more than 1e-6. */
+    tile.scale_log2 = (float)fmin(fmax(fabs(problem->scale) * M_LOG2E, FLT_TRUE_MIN), FLT_MAX);
     for (uint32_t i = 0; i < STRIPS; i++) {
         tile.strip[i].q = space;
-        tile.strip[i].chunk.o = space + problem->head_dim;
-        tile.strip[i].total.o = space + 2 * (size_t)problem->head_dim;
-        space += 3 * (size_t)problem->head_dim;
+        tile.strip[i].chunk = (struct state *)(space + problem->head_dim);
+        space += problem->head_dim + state_size(problem->head_dim);
+        tile.strip[i].total = (struct state *)space;
+        space += state_size(problem->head_dim);
     }
-    for (uint64_t i = 0; i < launch->range.count && !fa_cpu_stopped(launch); i++) {
-        tile.unit = fa_cpu_unit_at(launch, TILE_ROWS, launch->range.first + i);
-        tile.strips = (tile.unit.rows + STRIP_ROWS - 1) / STRIP_ROWS;
-        run_tile(launch, &tile);
-    }
+    for (uint64_t i = 0; i < launch->range.count && !fa_cpu_stopped(launch); i++)
+        run_unit(launch, &tile, launch->range.first + i);
     return FA_OK;
 }
 
@@ -387,7 +341,7 @@ const struct fa_kernel JOIN(fa_cpu_tiled_, FA_ISA) = {
     .name = "tiled-" TEXT(FA_ISA),
     .refuses = fa_cpu_refuses_nothing,
     .units = units,
-    .state = fa_cpu_no_state,
+    .state = state,
     .scratch = scratch,
     .launch = run,
     .rate = RATE,

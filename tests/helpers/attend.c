@@ -81,6 +81,23 @@ static float *allocate(struct attend *attend, int index, struct fa_extents exten
     return (float *)attend->memory[index] + shift;
 }
 
+/* The most that any kernel wants, to the byte: the state of several kernels is never in use at
+ * once. */
+static void allocate_state(struct attend *attend)
+{
+    size_t count;
+    const struct fa_kernel *const *kernels = fa_cpu_kernels(&count);
+
+    for (size_t i = 0; i < count; i++) {
+        const size_t bytes = kernels[i]->state(&attend->problem);
+        if (attend->state_bytes < bytes)
+            attend->state_bytes = bytes;
+    }
+    if (attend->state_bytes)
+        ck_assert_int_eq(posix_memalign(&attend->state, 64, attend->state_bytes), 0);
+    attend_clear_state(attend);
+}
+
 void attend_init(struct attend *attend, const struct fa_problem *problem, struct attend_data data,
                  size_t shift)
 {
@@ -98,6 +115,7 @@ void attend_init(struct attend *attend, const struct fa_problem *problem, struct
     fill(first[1], kv, problem->k, 2 * apart, 0, 1);
     fill(first[2], kv, problem->v, 3 * apart, data.v_mean, data.v_spread);
     attend->tensors = (struct fa_tensors){first[0], first[1], first[2], first[3], first[4]};
+    allocate_state(attend);
 }
 
 void attend_release(struct attend *attend)
@@ -108,12 +126,20 @@ void attend_release(struct attend *attend)
         else
             free(attend->memory[i]);
     }
+    free(attend->state);
+}
+
+void attend_clear_state(const struct attend *attend)
+{
+    if (attend->state_bytes)
+        memset(attend->state, 0, attend->state_bytes);
 }
 
 void attend_poison(const struct attend *attend)
 {
     const struct fa_problem *problem = &attend->problem;
 
+    attend_clear_state(attend);
     fill(attend->tensors.o, fa_q_extents(problem), problem->o, 0, NAN, 0);
     fill(attend->tensors.lse, fa_lse_extents(problem), problem->lse, 0, NAN, 0);
 }
@@ -127,8 +153,11 @@ void attend_run_range(const struct attend *attend, const struct fa_kernel *kerne
         .tensors = &attend->tensors,
         .problem_count = 1,
         .range = range,
+        .state = attend->state,
+        .stop = attend->stop,
     };
 
+    ck_assert(kernel->state(&attend->problem) <= attend->state_bytes);
     ck_assert_int_eq(posix_memalign(&launch.scratch, 64, bytes ? bytes : 1), 0);
     memset(launch.scratch, 0xff, bytes); /* NaN */
     ck_assert_int_eq(kernel->launch(&launch), FA_OK);
@@ -217,6 +246,10 @@ struct fa_deviation attend_deviation(const struct attend *attend, const struct f
     return deviation;
 }
 
+/* The plain kernel's error grows with the keys (kernels/README.md has it); up to here it is held to the
+ * same bounds as the others. */
+#define PLAIN_KEYS_MAX 32768
+
 void attend_check(const struct attend *attend)
 {
     const struct fa_problem *problem = &attend->problem;
@@ -226,6 +259,9 @@ void attend_check(const struct attend *attend)
 
     for (size_t i = 0; i < count; i++) {
         struct fa_deviation deviation;
+
+        if (strcmp(kernels[i]->name, "plain") == 0 && problem->kv_len > PLAIN_KEYS_MAX)
+            continue;
         ck_assert_ptr_null(kernels[i]->refuses(problem));
         attend_run(attend, kernels[i]);
         deviation = compare(attend, &oracle, 0, problem->q_len);

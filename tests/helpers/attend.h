@@ -22,6 +22,9 @@ struct attend {
     struct fa_tensors tensors; /* const there, but every tensor may be written: see attend_at */
     void *memory[5];
     size_t bytes[5]; /* of a mapping; 0: the memory is malloc's */
+    void *state;     /* fa_launch.state, enough for every CPU kernel of this machine */
+    size_t state_bytes;
+    const bool *stop; /* fa_launch.stop of the ranges to come */
 };
 
 /* A packed float problem of the default scale. */
@@ -38,18 +41,23 @@ void attend_release(struct attend *attend);
 float *attend_at(const void *tensor, struct fa_strides strides, uint32_t batch, uint32_t head,
                  uint32_t row);
 
-/* Sets all elements of the outputs to NaN, then runs the kernel over all units, or over one range
- * without that. The scratch is new and holds NaN. */
-void attend_run(const struct attend *attend, const struct fa_kernel *kernel);
+/* Begins a run: attend_clear_state sets the state that a run's ranges share to zeroes,
+ * attend_poison all elements of the outputs to NaN as well. */
+void attend_clear_state(const struct attend *attend);
+void attend_poison(const struct attend *attend);
+
+/* Runs the kernel over one range of the run begun, or poisons and runs it over all units. The
+ * scratch is new and holds NaN. */
 void attend_run_range(const struct attend *attend, const struct fa_kernel *kernel,
                       struct fa_range range);
-void attend_poison(const struct attend *attend);
+void attend_run(const struct attend *attend, const struct fa_kernel *kernel);
 
 /* The outputs as packed copies: o then lse, (head_dim + 1) floats a row. To be freed. */
 float *attend_outputs(const struct attend *attend, size_t *count);
 
 /* Runs every kernel of this machine and holds it against the oracle over all rows: the largest
- * error of a row is within 1e-5, LSE within 1e-6 max(1, |LSE|). */
+ * error of a row is within 1e-5, LSE within 1e-6 max(1, |LSE|). The plain kernel is left out over
+ * more than 32768 keys. */
 void attend_check(const struct attend *attend);
 
 /* The same for a problem that attend_init makes of its arguments. */
