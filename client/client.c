@@ -15,7 +15,9 @@
 /* How long opening may take in all. */
 #define OPEN_TIMEOUT_MS 10000
 
-static const struct fa_error no_memory = {FA_RESOURCE_EXHAUSTED, "", "no memory for a client"};
+#define NO_MEMORY "no memory for a client"
+
+static const struct fa_error no_memory = {FA_RESOURCE_EXHAUSTED, "", NO_MEMORY};
 
 /* --- Errors ---------------------------------------------------------------------------------- */
 
@@ -40,7 +42,7 @@ enum fa_status fa_client_fail(struct fa_client *client, enum fa_status status, c
 
 const char *fa_last_error(const struct fa_client *client)
 {
-    return client ? client->error_line : "RESOURCE_EXHAUSTED: no memory for a client";
+    return client ? client->error_line : "RESOURCE_EXHAUSTED: " NO_MEMORY;
 }
 
 const struct fa_error *fa_last_error_record(const struct fa_client *client)
@@ -57,8 +59,9 @@ static enum fa_status connect_failed(struct fa_client *client, const char *path,
     switch (error) {
     case EAGAIN: /* the listening socket's queue stayed full */
         return fa_client_fail(client, FA_TIMEOUT, "socket",
-                              "the daemon at %s accepted no connection in %d s", path,
-                              OPEN_TIMEOUT_MS / 1000);
+                              "the daemon at %s accepted no connection in %d s; see its log, or "
+                              "give another socket",
+                              path, OPEN_TIMEOUT_MS / 1000);
     case EACCES:
     case EPERM:
         return fa_client_fail(client, FA_UNAVAILABLE, "socket",
@@ -94,7 +97,7 @@ static enum fa_status connect_socket(struct fa_client *client, const struct sock
     return FA_OK;
 }
 
-static enum fa_status say_hello(struct fa_client *client, int64_t deadline)
+static enum fa_status say_hello(struct fa_client *client, const char *path, int64_t deadline)
 {
     Fad__Hello hello = FAD__HELLO__INIT;
     uint8_t message[64];
@@ -108,6 +111,11 @@ static enum fa_status say_hello(struct fa_client *client, int64_t deadline)
     assert(fad__hello__get_packed_size(&hello) <= sizeof message);
     call.message = (struct iovec){message, fad__hello__pack(&hello, message)};
     status = fa_call_run(client, &call, &reply);
+    if (status == FA_TIMEOUT)
+        return fa_client_fail(client, FA_TIMEOUT, "socket",
+                              "the daemon at %s did not answer in %d s; see its log, or give "
+                              "another socket",
+                              path, OPEN_TIMEOUT_MS / 1000);
     if (status != FA_OK)
         return status;
     if (!reply->hello)
@@ -130,7 +138,7 @@ static enum fa_status client_connect(struct fa_client *client, const char *socke
         return fa_client_fail(client, FA_RESOURCE_EXHAUSTED, "socket",
                               "the system gives no socket: %s", strerrordesc_np(errno));
     status = connect_socket(client, &address, deadline);
-    return status == FA_OK ? say_hello(client, deadline) : status;
+    return status == FA_OK ? say_hello(client, address.sun_path, deadline) : status;
 }
 
 enum fa_status fa_client_open(struct fa_client **out, const char *socket_path)

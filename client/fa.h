@@ -1,4 +1,5 @@
-/* fa.h: libfa, a client of the fad attention daemon. Link with -lfa; no CUDA is needed.
+/* fa.h: libfa, a client of the fad attention daemon. Link with libfa.a and -lprotobuf-c; no CUDA is
+ * needed.
  *
  * A client is one connection. It may be used from any thread, by one at a time. Nothing here raises
  * a signal, prints, or exits. Every call that can fail returns an enum fa_status, and
@@ -59,13 +60,16 @@ struct fa_shared {
     int fd;
 };
 
-/* Makes one of size bytes (> 0). FA_RESOURCE_EXHAUSTED when the system gives no memory. */
+/* Makes one of size bytes (> 0). There is no client to keep an error: the status is all there is.
+ * FA_INVALID_ARGUMENT: out is NULL or size 0; FA_RESOURCE_EXHAUSTED: the system gives no memory,
+ * and errno says why. */
 enum fa_status fa_shared_create(struct fa_shared *out, size_t size);
 
 /* Unmaps and closes. Legal on a zeroed struct, and while the daemon still works on it. */
 void fa_shared_destroy(struct fa_shared *shared);
 
-/* A tensor: where its elements are and how they are strided. All zeroes: absent.
+/* A tensor: where its elements are and how they are strided. data NULL: absent, whatever the rest
+ * is.
  *
  * data is its first element, in this process's memory; inputs are only read. A tensor without
  * elements (an extent is 0) may have any pointer but NULL.
@@ -94,7 +98,7 @@ struct fa_forward_args {
     const double *scale; /* NULL: 1 / sqrt(head_dim) */
     const char *version; /* NULL: "auto" */
     struct fa_tensor q, k, v, o;
-    struct fa_tensor lse; /* data NULL: not wanted */
+    struct fa_tensor lse; /* absent (data NULL): not wanted */
 };
 
 struct fa_forward_result {
@@ -110,8 +114,10 @@ struct fa_forward_result {
 };
 
 /* Computes one forward pass and waits for it. result may be NULL. On any other return than FA_OK
- * the outputs' contents are undefined. FA_INVALID_ARGUMENT: fa_last_error names the field. The
- * daemon never retries, and neither does this call. An output may be an inline input's memory. */
+ * the outputs' contents are undefined. FA_INVALID_ARGUMENT: fa_last_error names the field;
+ * when that is "data", an inline tensor's memory could not be read or written, which shows only on
+ * the way, so the connection is closed and later calls return FA_DISCONNECTED. The daemon never
+ * retries, and neither does this call. An output may be an inline input's memory. */
 enum fa_status fa_forward(struct fa_client *client, const struct fa_forward_args *args,
                           struct fa_forward_result *result);
 

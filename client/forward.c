@@ -45,7 +45,7 @@ static enum fa_status place_tensors(struct fa_client *client, struct request *r)
         enum fa_status status;
 
         placed->element = element;
-        if (i == LSE && !a->lse.data && !a->lse.shared && !a->lse.strides)
+        if (i == LSE && !a->lse.data)
             continue;
         status = fa_tensor_place(client, placed, &r->shared);
         if (status != FA_OK)
@@ -76,7 +76,7 @@ static enum fa_status fill_payload(struct fa_client *client, struct request *r)
     if (limit > 0 && end > limit)
         return fa_client_fail(client, FA_RESOURCE_EXHAUSTED, "payload",
                               "the inline inputs have %llu bytes; the daemon takes at most %llu in "
-                              "one request; use shared memory (fa_shared_create)",
+                              "one request; tensors in shared memory do not count",
                               (unsigned long long)end, (unsigned long long)limit);
     end = 0;
     for (int i = Q; i <= V; i++) {

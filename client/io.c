@@ -280,9 +280,11 @@ static enum fa_status receive(struct exchange *x)
             return fa_client_fail(x->client, FA_INVALID_ARGUMENT, "data",
                                   "an output's memory cannot be written");
         if (got <= 0)
-            return fa_client_fail(x->client, FA_DISCONNECTED, NULL,
-                                  "the daemon closed the connection before it answered%s%s",
-                                  got < 0 ? ": " : "", got < 0 ? strerrordesc_np(errno) : "");
+            return fa_client_fail(
+                x->client, FA_DISCONNECTED, NULL,
+                "the daemon closed the connection before it answered%s%s; see the "
+                "daemon's log, then run again",
+                got < 0 ? ": " : "", got < 0 ? strerrordesc_np(errno) : "");
         pieces_advance(&x->in, (size_t)got);
     }
     return status;

@@ -82,7 +82,7 @@ enum fa_platform { FA_CPU, FA_CUDA, FA_PLATFORM_COUNT };
 
 struct fa_target {
     enum fa_platform platform;
-    int arch; /* CUDA: compute capability, 10 * major + minor; CPU: 0, the machine itself is asked */
+    int arch; /* CUDA: compute capability, 10 * major + minor; CPU: 0, the machine is asked */
 };
 
 /* One call of a kernel: several problems of one shape (only pointers differ), a range over all of

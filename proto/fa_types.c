@@ -28,13 +28,11 @@ const char *fa_dtype_name(enum fa_dtype dtype)
 
 size_t fa_dtype_bytes(enum fa_dtype dtype)
 {
-    switch (dtype) {
-#define FA_DTYPE_CASE(name, number, text, bytes) \
-    case FA_DTYPE_##name:                        \
+#define FA_DTYPE_MATCH(name, number, text, bytes) \
+    if (dtype == FA_DTYPE_##name)                 \
         return bytes;
-        FA_DTYPE_LIST(FA_DTYPE_CASE)
-#undef FA_DTYPE_CASE
-    }
+    FA_DTYPE_LIST(FA_DTYPE_MATCH)
+#undef FA_DTYPE_MATCH
     return 0;
 }
 

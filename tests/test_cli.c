@@ -37,18 +37,23 @@ START_TEST(helps)
         cli_expect_output(&output, "--socket PATH");
     }
     output = CLI("help", "run");
+    ck_assert_ptr_nonnull(strstr(output.out, "6e-8 times the largest logit"));
     cli_expect_output(&output, "(default: 1,12,128,64)");
 }
 END_TEST
 
 /* The words that must be in the line, then the arguments. */
-static const char *const refused[][7] = {
+static const char *const refused[][10] = {
     {"such command", "walk"},
     {"such command", "help", "walk"},
     {"such command", "--nothing"},
     {"--nothing", "run", "--nothing"},
     {"--nothing", "run", "--nothing=3"},
     {"-x", "ping", "-x"},
+    {"--sh: no such option", "run", "--sh", "1,2,3,8"},
+    {"--vers=v0: no such option", "run", "--check", "--vers=v0"},
+    {"--jso: no such option", "info", "--jso"},
+    {"'extra'", "help", "run", "extra"},
     {"'4'", "ping", "4"},
     {"--json takes no value", "info", "--json=yes"},
     {"--shape needs a value: B,H,S,D", "run", "--shape"},
@@ -67,15 +72,15 @@ static const char *const refused[][7] = {
     {"--kv-len '12 '", "run", "--kv-len", "12 "},
     {"--kv-len '+12'", "run", "--kv-len", "+12"},
     {"--kv-heads '1e3'", "run", "--kv-heads", "1e3"},
-    {"--kv-heads", "run", "--shape", "1,3,4,8", "--kv-heads", "2"},
-    {"--kv-heads", "run", "--shape", "1,3,4,8", "--kv-heads", "0"},
+    {"--kv-heads: 2 does not", "run", "--shape", "1,3,4,8", "--kv-heads", "2"},
+    {"--kv-heads: 0 does not", "run", "--shape", "1,3,4,8", "--kv-heads", "0"},
     {"--mask 'causal'", "run", "--mask", "causal"},
     {"--scale 'nan'", "run", "--scale", "nan"},
     {"--scale 'inf'", "run", "--scale", "inf"},
     {"--scale '1e999'", "run", "--scale", "1e999"},
     {"--scale '0x1'", "run", "--scale", "0x1"},
     {"--scale '1.5.'", "run", "--scale", "1.5."},
-    {"--scale", "run", "--scale", "1e300"},
+    {"--scale: 1e+300 is not", "run", "--scale", "1e300"},
     {"--transport 'pigeon'", "run", "--transport", "pigeon"},
     {"--transport 'x=memfd'", "run", "--transport", "x=memfd"},
     {"--transport 'q=memfd,'", "run", "--transport", "q=memfd,"},
@@ -95,15 +100,19 @@ static const char *const refused[][7] = {
     {"--k is missing", "run", "--q", "/none.npy"},
     {"--v is missing", "run", "--q", "/none.npy", "--k", "/none.npy"},
     {"--q is missing", "run", "--v", "/none.npy"},
+    {"--seed", "run", "--seed", "1", "--q", "/none", "--k", "/none", "--v", "/none"},
     {"--out needs a value", "run", "--out"},
     {"/none/o.npy: cannot be written", "run", "--out", "/none/o.npy"},
     {"/none/l.npy: cannot be written", "run", "--lse", "/none/l.npy"},
+    {"--out /proc/self/fd/1: ", "run", "--out", "/proc/self/fd/1"},
+    {"--lse /dev/fd/1: ", "run", "--json", "--lse", "/dev/fd/1"},
 };
 
 START_TEST(refuses_by_name)
 {
     const char *const *words = refused[_i];
-    struct test_output output = CLI(words[1], words[2], words[3], words[4], words[5], words[6]);
+    struct test_output output = CLI(words[1], words[2], words[3], words[4], words[5], words[6],
+                                    words[7], words[8], words[9]);
 
     ck_assert_str_eq(output.out, "");
     cli_expect_error(&output, 2, words[0]);

@@ -7,10 +7,12 @@
 #include "tests/helpers/fake_daemon.h"
 #include "tests/helpers/test.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* --- run_check -------------------------------------------------------------------------------- */
 
@@ -147,9 +149,10 @@ struct answer {
 
 /* Answers passes with one answer after the other, then refuses. */
 struct script {
-    struct answer answers[3];
+    struct answer answers[8];
     int count;
-    bool silent; /* instead of refusing, say nothing until the client goes */
+    int delay_ms; /* before each */
+    bool silent;  /* instead of refusing, say nothing until the client goes */
 };
 
 static void serve(struct fake_daemon *fake, int fd, int round)
@@ -160,6 +163,8 @@ static void serve(struct fake_daemon *fake, int fd, int round)
     ck_assert_int_eq(round, 0);
     fake_hello(fd);
     for (int i = 0; fake_read(fd, &frame); i++) {
+        if (script->delay_ms > 0)
+            test_sleep_ms(script->delay_ms);
         if (i < script->count)
             fake_answer(fd, &frame, &script->answers[i], sizeof script->answers[i]);
         else if (!script->silent)
@@ -219,7 +224,20 @@ START_TEST(a_wrong_answer_fails)
     ck_assert_ptr_nonnull(strstr(output.out, "\"passed\":false"));
     ck_assert_ptr_nonnull(
         strstr(output.out, _i < 2 ? "\"max_row_error\":null" : "\"max_lse_error\":null"));
+    ck_assert_ptr_null(strstr(output.err, "float32"));
     cli_expect_error(&output, 4, "--check: ");
+}
+END_TEST
+
+/* A finite error may be what float32 itself loses. */
+START_TEST(a_finite_error_has_a_hint)
+{
+    struct script script = {.answers = {{.lse = 0}}, .count = 1};
+    struct test_output output = RUN_ON(&script, "--kv-len", "1");
+
+    ck_assert_ptr_nonnull(strstr(output.out, "FAIL: "));
+    ck_assert_ptr_nonnull(strstr(output.out, "6e-8 times the largest logit"));
+    cli_expect_error(&output, 4, "compare with --version v0");
 }
 END_TEST
 
@@ -255,7 +273,42 @@ START_TEST(a_timeout_ends_the_run)
     struct script script = {.silent = true};
     struct test_output output = RUN_ON(&script, "--timeout", "0.01");
 
-    cli_expect_error(&output, 1, "TIMEOUT");
+    cli_expect_error(&output, 1, "in 0.01 s; give a longer --timeout");
+}
+END_TEST
+
+START_TEST(too_large_a_payload_names_the_way_out)
+{
+    struct script script = {0};
+    struct test_output output = RUN_ON(&script, "--shape", "1,1,1,64", "--kv-len", "262144");
+
+    cli_expect_error(&output, 1, "do not count; use --transport memfd");
+}
+END_TEST
+
+/* Each repeat takes less than the second after which the line appears, all of them more. */
+START_TEST(progress_is_of_all_repeats)
+{
+    struct script script = {.count = 8, .delay_ms = 250};
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    char shown[4096] = "";
+    struct test_output output;
+
+    ck_assert_int_ge(terminal, 0);
+    ck_assert(grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    ck_assert_int_eq(fcntl(terminal, F_SETFL, O_NONBLOCK), 0);
+    for (int i = 0; i < script.count; i++)
+        script.answers[i] = right;
+    output =
+        run_on(&script,
+               (const char *const[]){"/bin/sh", "-c", "exec \"$@\" 2>\"$0\"", ptsname(terminal),
+                                     test_program("fa-cli"), "run", EMPTY, "--repeat", "8"},
+               13);
+    cli_expect_output(&output, "PASS");
+    ck_assert_int_gt(read(terminal, shown, sizeof shown - 1), 0);
+    ck_assert_msg(strstr(shown, "fa-cli: repeating the pass: ") != NULL, "%s", shown);
+    ck_assert_ptr_nonnull(strstr(shown, " %"));
+    close(terminal);
 }
 END_TEST
 
@@ -334,6 +387,9 @@ Suite *test_suite(void)
     tcase_add_test(tcase, repeats_that_differ_fail);
     tcase_add_test(tcase, a_refused_repeat_ends_the_run);
     tcase_add_test(tcase, a_timeout_ends_the_run);
+    tcase_add_test(tcase, a_finite_error_has_a_hint);
+    tcase_add_test(tcase, too_large_a_payload_names_the_way_out);
+    tcase_add_test(tcase, progress_is_of_all_repeats);
     tcase_add_test(tcase, random_is_normal_and_splits);
     tcase_add_test(tcase, percentiles_are_nearest_ranks);
     tcase_add_test(tcase, parallel_calls_each_once);

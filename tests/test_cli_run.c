@@ -118,6 +118,20 @@ START_TEST(json_has_every_key)
 }
 END_TEST
 
+START_TEST(help_has_every_key)
+{
+    struct test_output output = CLI("help", "run");
+    char *fields = strstr(output.out, "\nfields of --json:\n"), line[40];
+
+    ck_assert_ptr_nonnull(fields);
+    for (size_t i = 0; i < COUNT(keys); i++) {
+        snprintf(line, sizeof line, "\n  %s ", keys[i]);
+        ck_assert_msg(strstr(fields, line) != NULL, "no %s", keys[i]);
+    }
+    test_output_release(&output);
+}
+END_TEST
+
 START_TEST(json_has_the_values)
 {
     struct test_output output =
@@ -166,7 +180,7 @@ START_TEST(json_of_a_refusal)
     ck_assert_str_eq(text(object, "version"), "v99");
     ck_assert(!cJSON_HasObjectItem(object, "total_us"));
     cJSON_Delete(object);
-    cli_expect_error(&output, 1, "INVALID_ARGUMENT: version: ");
+    cli_expect_error(&output, 2, "--version 'v99': ");
 }
 END_TEST
 
@@ -280,7 +294,7 @@ START_TEST(shapes_must_agree)
     output = FILES("q.npy", "k.npy", "rows.npy", "--check");
     cli_expect_error(&output, 2, "rows.npy: shapes disagree");
     output = FILES("q.npy", "heads.npy", "heads.npy", "--check");
-    cli_expect_error(&output, 2, "--kv-heads");
+    cli_expect_error(&output, 2, "heads.npy: kv_heads: 3 does not");
     output = FILES("q.npy", "k.npy", "k.npy", "--shape", "1,4,4,8");
     cli_expect_error(&output, 2, "--shape disagrees with");
     output = FILES("q.npy", "k.npy", "k.npy", "--kv-len", "6");
@@ -355,6 +369,7 @@ Suite *test_suite(void)
     tcase_add_test(tcase, json_has_every_key);
     tcase_add_test(tcase, json_has_the_values);
     tcase_add_test(tcase, json_of_a_refusal);
+    tcase_add_test(tcase, help_has_every_key);
     tcase_add_test(tcase, prints_a_summary_of_repeats);
     tcase_add_loop_test(tcase, passes_for_each_mask_and_shape, 0,
                         (int)(COUNT(masks) * COUNT(shapes)));

@@ -48,12 +48,6 @@ static void no_o(struct argument_case *c)
     c->problem.args.o.data = NULL;
 }
 
-/* An lse that is absent has nothing at all. */
-static void half_lse(struct argument_case *c)
-{
-    c->problem.args.lse = (struct fa_tensor){NULL, &c->shared, NULL};
-}
-
 static void unknown_dtype(struct argument_case *c)
 {
     c->problem.args.dtype = (enum fa_dtype)99;
@@ -154,7 +148,6 @@ static const struct {
     {no_k, "k"},
     {no_v, "v"},
     {no_o, "o"},
-    {half_lse, "lse"},
     {unknown_dtype, "dtype"},
     {negative_batch, "q.stride_batch"},
     {negative_head, "k.stride_head"},
@@ -207,6 +200,40 @@ START_TEST(wrong_arguments)
 }
 END_TEST
 
+static void no_lse_script(struct fake_daemon *fake, int fd, int round)
+{
+    struct fake_frame frame;
+    Fad__Forward *forward;
+    (void)fake, (void)round;
+
+    fake_hello(fd);
+    ck_assert(fake_read(fd, &frame));
+    forward = fake_unpack_forward(&frame);
+    ck_assert_ptr_null(forward->lse);
+    fad__forward__free_unpacked(forward, NULL);
+    fake_refuse(fd, &frame, FA_INTERNAL, NULL, NULL);
+    fake_frame_release(&frame);
+}
+
+/* Without data an lse is absent, whatever else it has. */
+START_TEST(lse_without_data)
+{
+    struct fake_daemon fake;
+    struct fake_problem problem;
+    struct fa_client *client;
+    struct fa_strides strides = {-1, -1, -1};
+    struct fa_shared shared = {0};
+
+    fake_start(&fake, no_lse_script, NULL, 1);
+    client = fake_open(&fake);
+    fake_problem_init(&problem);
+    problem.args.lse = (struct fa_tensor){NULL, &shared, &strides};
+    ck_assert_int_eq(fa_forward(client, &problem.args, NULL), FA_INTERNAL);
+    fa_client_close(client);
+    fake_stop(&fake);
+}
+END_TEST
+
 /* More than the daemon takes in a frame would cost the connection. */
 START_TEST(payload_limit)
 {
@@ -220,6 +247,7 @@ START_TEST(payload_limit)
     problem.args.kv_len = (uint32_t)(FAKE_PAYLOAD_LIMIT / 48); /* half each, and q */
     ck_assert_int_eq(fa_forward(client, &problem.args, NULL), FA_RESOURCE_EXHAUSTED);
     ck_assert_str_eq(fa_last_error_record(client)->field, "payload");
+    ck_assert_ptr_null(strstr(fa_last_error(client), "fa_")); /* no program's own words */
     ck_assert_int_eq(fa_ping(client), FA_OK);
     fa_client_close(client);
     fake_stop(&fake);
@@ -347,6 +375,7 @@ Suite *test_suite(void)
 
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, wrong_arguments, 0, ARGUMENTS);
+    tcase_add_test(tcase, lse_without_data);
     tcase_add_test(tcase, payload_limit);
     tcase_add_test(tcase, null_arguments);
     tcase_add_test(tcase, memory_without_access);

@@ -134,7 +134,7 @@ START_TEST(bad_hellos)
         [NO_HELLO] = {FA_PROTOCOL_ERROR, "hello"},
         [SHORT_UUID] = {FA_PROTOCOL_ERROR, "hello.devices.uuid"},
         [BOMB] = {FA_PROTOCOL_ERROR, "unpacked"},
-        [CLOSED] = {FA_DISCONNECTED, "closed the connection"},
+        [CLOSED] = {FA_DISCONNECTED, "see the daemon's log, then run again"},
     };
     struct fake_daemon fake;
 

@@ -2,6 +2,7 @@
 #include "tests/helpers/fake_daemon.h"
 #include "tests/helpers/test.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -160,8 +161,11 @@ START_TEST(shared_sizes)
     fa_shared_destroy(&shared);
     ck_assert_int_eq(fa_shared_create(NULL, 1), FA_INVALID_ARGUMENT);
     ck_assert_int_eq(fa_shared_create(&shared, 0), FA_INVALID_ARGUMENT);
+    errno = 0;
     ck_assert_int_eq(fa_shared_create(&shared, SIZE_MAX), FA_RESOURCE_EXHAUSTED);
+    ck_assert_int_eq(errno, EFBIG);
     ck_assert_int_eq(fa_shared_create(&shared, (size_t)1 << 62), FA_RESOURCE_EXHAUSTED);
+    ck_assert_int_eq(errno, ENOMEM);
     ck_assert_ptr_null(shared.data);
     fa_shared_destroy(&shared);
     ck_assert_int_eq(fa_shared_create(&shared, 1), FA_OK);

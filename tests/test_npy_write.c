@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* --- Written --------------------------------------------------------------------------------- */
@@ -151,6 +152,98 @@ START_TEST(writing_fails_by_name)
 }
 END_TEST
 
+/* What the write would find is found before. */
+START_TEST(writable_is_tried)
+{
+    char path[400];
+    struct cli_error error = {0};
+
+    snprintf(path, sizeof path, "%s/%0250d", npy_file.directory, 0);
+    ck_assert_int_eq(cli_npy_writable(path, &error), CLI_USAGE); /* no room for a suffix */
+    ck_assert_ptr_nonnull(strstr(error.text, "File name too long"));
+    ck_assert_int_eq(cli_npy_writable(npy_file.path, &error), CLI_OK);
+    ck_assert_int_eq(rmdir(npy_file.directory), 0); /* nothing is left */
+    ck_assert_int_eq(mkdir(npy_file.directory, 0700), 0);
+}
+END_TEST
+
+/* As open() does: what a link leads to is made, and the link stays. */
+START_TEST(writes_through_a_link_to_nothing)
+{
+    const uint64_t shape[] = {1, 1, 1, 2};
+    const float data[] = {0, 1};
+    struct cli_error error = {0};
+    char links[2][128], name[64];
+    struct stat info;
+
+    for (int i = 0; i < 2; i++)
+        snprintf(links[i], sizeof links[i], "%s/link%d", npy_file.directory, i);
+    snprintf(name, sizeof name, "%s", strrchr(npy_file.path, '/') + 1);
+    ck_assert_int_eq(symlink(name, links[0]), 0); /* relative */
+    ck_assert_int_eq(symlink(links[0], links[1]), 0);
+    ck_assert(cli_npy_same_file(links[1], npy_file.path));
+    ck_assert_int_eq(cli_npy_writable(links[1], &error), CLI_OK);
+    ck_assert_int_eq(cli_npy_write(links[1], data, shape, 4, &error), CLI_OK);
+    npy_accept(4, shape);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(lstat(links[i], &info), 0);
+        ck_assert(S_ISLNK(info.st_mode));
+        ck_assert_int_eq(unlink(links[i]), 0);
+    }
+    ck_assert_int_eq(symlink(links[0], links[0]), 0);
+    ck_assert_int_eq(cli_npy_writable(links[0], &error), CLI_USAGE);
+    ck_assert_ptr_nonnull(strstr(error.text, "symbolic links"));
+    ck_assert_int_eq(unlink(links[0]), 0);
+}
+END_TEST
+
+START_TEST(knows_the_same_file)
+{
+    char other[160];
+
+    for (int there = 0; there < 2; there++) {
+        snprintf(other, sizeof other, "%s/./%s", npy_file.directory,
+                 strrchr(npy_file.path, '/') + 1);
+        ck_assert(cli_npy_same_file(npy_file.path, other));
+        snprintf(other, sizeof other, "%s/other", npy_file.directory);
+        ck_assert(!cli_npy_same_file(npy_file.path, other));
+        npy_make(1, NPY_HEADER("(1, 1, 1, 1)"), 1);
+    }
+    ck_assert(!cli_npy_same_file("/dev/null", "/dev/null"));
+    ck_assert(!cli_npy_same_file("/none/x", "/none/x"));
+}
+END_TEST
+
+static void end_by_sigterm(int signal_number)
+{
+    (void)signal_number;
+    raise(SIGTERM);
+}
+
+/* A signal in the midst of a write: the system tells, by another one, when we are there. */
+START_TEST(a_signal_leaves_no_file)
+{
+    const uint64_t shape[] = {1, 1, 1, 1024};
+    const struct rlimit limit = {1024, RLIM_INFINITY};
+    float data[1024] = {0};
+    struct cli_error error = {0};
+    pid_t pid = fork();
+    int status;
+
+    if (pid == 0) {
+        signal(SIGTERM, SIG_DFL);
+        signal(SIGXFSZ, end_by_sigterm);
+        setrlimit(RLIMIT_FSIZE, &limit);
+        cli_npy_write(npy_file.path, data, shape, 4, &error);
+        _exit(1);
+    }
+    status = test_wait(pid, TEST_PROGRAM_SECONDS);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    ck_assert_int_eq(rmdir(npy_file.directory), 0);
+    ck_assert_int_eq(mkdir(npy_file.directory, 0700), 0);
+}
+END_TEST
+
 /* --- Fuzz ------------------------------------------------------------------------------------ */
 
 static uint64_t next_random(uint64_t *state)
@@ -257,6 +350,10 @@ Suite *test_suite(void)
     tcase_add_test(tcase, writing_to_a_pipe_leaves_it_one);
     tcase_add_test(tcase, half_a_file_is_none);
     tcase_add_test(tcase, writing_fails_by_name);
+    tcase_add_test(tcase, writable_is_tried);
+    tcase_add_test(tcase, writes_through_a_link_to_nothing);
+    tcase_add_test(tcase, knows_the_same_file);
+    tcase_add_test(tcase, a_signal_leaves_no_file);
     tcase_add_test(tcase, survives_mutated_headers);
     tcase_add_test(tcase, survives_mutated_files);
     suite_add_tcase(suite, tcase);

@@ -24,6 +24,9 @@ enum cli_exit {
 #undef CLI_EXIT_ENUM
 };
 
+/* The signals that end a command from outside. */
+#define CLI_ENDING_SIGNALS SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM
+
 /* What main prints before it exits: a sentence that says what to do, without "fa-cli: ". */
 struct cli_error {
     enum cli_exit code;
@@ -34,6 +37,12 @@ struct cli_error {
 enum cli_exit cli_fail(struct cli_error *error, enum cli_exit code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* A field of what --json prints. */
+struct cli_field {
+    const char *name; /* indented: within the one above */
+    const char *help; /* its unit, and when it is null or left out */
+};
+
 /* A command. argv[0] is its name; options follow. Prints its results. Any return but CLI_OK comes
  * with *error filled, or with an empty text when the results already tell all. */
 struct cli_command {
@@ -42,6 +51,8 @@ struct cli_command {
     const struct cli_option *options;
     size_t option_count;
     const char *notes; /* printed below the options by its help; NULL: none */
+    const struct cli_field *fields;
+    size_t field_count;
     enum cli_exit (*run)(int argc, char **argv, struct cli_error *error);
 };
 

@@ -4,6 +4,7 @@
 #include "client/cli/stats.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static const struct cli_option options[] = {CLI_TARGET_OPTIONS};
 
@@ -56,6 +57,23 @@ static bool add_versions(cJSON *object, const struct fa_info *info)
     return built;
 }
 
+static bool add_transports(cJSON *object, const struct fa_info *info)
+{
+    cJSON *array = cJSON_AddArrayToObject(object, "transports");
+    bool built = array != NULL;
+
+    for (const char *name = info->transports; built && *name;) {
+        int length = (int)strcspn(name, " ");
+        char one[sizeof info->transports];
+
+        snprintf(one, sizeof one, "%.*s", length, name);
+        built = cJSON_AddItemToArray(array, cJSON_CreateString(one));
+        name += length;
+        name += strspn(name, " ");
+    }
+    return built;
+}
+
 static bool add_limits(cJSON *object, const struct fa_info *info)
 {
     cJSON *limits = cJSON_AddObjectToObject(object, "limits");
@@ -77,9 +95,8 @@ static enum cli_exit print_json(const struct fa_info *info, struct cli_error *er
              info->protocol_minor);
     built = object && cli_json_text(object, "daemon_version", info->daemon_version) &&
             cli_json_text(object, "protocol", protocol) &&
-            cli_json_text(object, "backend", info->backend) &&
-            cli_json_text(object, "transports", info->transports) && add_devices(object, info) &&
-            add_versions(object, info) && add_limits(object, info);
+            cli_json_text(object, "backend", info->backend) && add_transports(object, info) &&
+            add_devices(object, info) && add_versions(object, info) && add_limits(object, info);
     return cli_json_print(object, built, error);
 }
 
@@ -137,10 +154,34 @@ static enum cli_exit run(int argc, char **argv, struct cli_error *error)
     return cli_disconnect(client, code, error);
 }
 
+static const struct cli_field fields[] = {
+    {"daemon_version", "the daemon's version"},
+    {"protocol", "the protocol that it speaks: \"MAJOR.MINOR\""},
+    {"backend", "what computes: \"cpu\", ..."},
+    {"transports", "the names that run --transport takes: an array"},
+    {"devices", "an array of objects; their fields:"},
+    {"  name", "of the device"},
+    {"  uuid", "8-4-4-4-12 hexadecimal digits"},
+    {"  memory_bytes", "the device's memory, in bytes"},
+    {"  streams", "ranges of work that run side by side"},
+    {"versions", "an array of objects; their fields:"},
+    {"  name", "what run --version takes"},
+    {"  title", "what it is, in words"},
+    {"  kernel", "the kernel that it runs; equal names give equal bits"},
+    {"limits", "an object; its fields:"},
+    {"  message_bytes", "the largest message, without its payload, in bytes"},
+    {"  payload_bytes", "the inline tensors of one request, in bytes"},
+    {"  jobs", "requests of one connection at a time"},
+    {"  staged_bytes", "inline tensors and scratch of those requests, in bytes"},
+    {"  mapped_bytes", "shared memory of those requests, in bytes"},
+};
+
 const struct cli_command cli_info_command = {
     .name = "info",
     .title = "Say what the daemon is: devices, versions, limits",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
+    .fields = fields,
+    .field_count = sizeof fields / sizeof fields[0],
     .run = run,
 };

@@ -3,6 +3,7 @@
 #include "client/cli/options.h"
 #include "proto/fa_version.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,6 +55,8 @@ static enum cli_exit help(int argc, char **argv, struct cli_error *error)
     command = find(argv[1]);
     if (!command)
         return unknown(argv[1], error);
+    if (argc > 2)
+        return cli_fail(error, CLI_USAGE, "'%s': help takes one command", argv[2]);
     cli_print_help(command, stdout);
     return CLI_OK;
 }
@@ -94,8 +97,10 @@ static enum cli_exit dispatch(int argc, char **argv, struct cli_error *error)
 int main(int argc, char **argv)
 {
     struct cli_error error = {0};
-    enum cli_exit code = dispatch(argc, argv, &error);
+    enum cli_exit code;
 
+    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is a failed write, with its line */
+    code = dispatch(argc, argv, &error);
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == CLI_OK)
         code = cli_fail(&error, CLI_FAILED, "standard output could not be written");
     if (error.text[0])

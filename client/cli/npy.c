@@ -2,24 +2,13 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <libgen.h>
-#include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#define MAGIC       "\x93NUMPY"
-#define MAGIC_SIZE  6u
-#define HEADER_MAX  10000u /* NumPy's own limit for what it reads without being told to trust it */
-#define DATA_ALIGN  64u
-#define PREFIX_SIZE 10u /* of version 1: magic, version, u16 header length */
+#define HEADER_MAX 10000u /* NumPy's own limit for what it reads without being told to trust it */
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the files' byte order is the host's");
-
-/* --- Reading --------------------------------------------------------------------------------- */
 
 static enum cli_exit refuse(const struct cli_npy *npy, struct cli_error *error, const char *why)
 {
@@ -41,13 +30,13 @@ static enum cli_exit read_all(struct cli_npy *npy, void *out, size_t size, const
 
 static enum cli_exit read_header(struct cli_npy *npy, unsigned dims, struct cli_error *error)
 {
-    unsigned char magic[MAGIC_SIZE + 2], length[4] = {0};
+    unsigned char magic[CLI_NPY_MAGIC_SIZE + 2], length[4] = {0};
     char text[HEADER_MAX], wrong[160];
     uint32_t header;
 
     if (read_all(npy, magic, sizeof magic, "magic", error) != CLI_OK)
         return error->code;
-    if (memcmp(magic, MAGIC, MAGIC_SIZE) != 0)
+    if (memcmp(magic, CLI_NPY_MAGIC, CLI_NPY_MAGIC_SIZE) != 0)
         return refuse(npy, error, "it is no .npy file (its first bytes are not \\x93NUMPY)");
     if (magic[6] < 1 || magic[6] > 3 || magic[7] != 0)
         return cli_fail(error, CLI_USAGE,
@@ -122,123 +111,4 @@ void cli_npy_close(struct cli_npy *npy)
     if (npy->file)
         fclose(npy->file);
     *npy = (struct cli_npy){0};
-}
-
-/* --- Writing --------------------------------------------------------------------------------- */
-
-/* Where to put a file that shall be at path. */
-struct place {
-    char path[PATH_MAX]; /* links followed, so that a link stays one */
-    bool regular;        /* a regular file, or nothing yet: replaced whole by a rename */
-};
-
-static enum cli_exit find_place(struct place *out, const char *path, struct cli_error *error)
-{
-    struct stat info;
-
-    if (realpath(path, out->path)) {
-        if (stat(out->path, &info) != 0)
-            return cli_fail(error, CLI_USAGE, "%s: %s", path, strerror(errno));
-        out->regular = S_ISREG(info.st_mode);
-        return CLI_OK;
-    }
-    if (snprintf(out->path, sizeof out->path, "%s", path) >= (int)sizeof out->path)
-        return cli_fail(error, CLI_USAGE, "%s: %s", path, strerror(ENAMETOOLONG));
-    out->regular = true;
-    return CLI_OK;
-}
-
-enum cli_exit cli_npy_writable(const char *path, struct cli_error *error)
-{
-    struct place place;
-    char copy[PATH_MAX];
-    struct stat info;
-
-    if (find_place(&place, path, error) != CLI_OK)
-        return error->code;
-    memcpy(copy, place.path, sizeof copy); /* dirname changes it */
-    if (access(place.regular ? dirname(copy) : place.path, W_OK) != 0)
-        return cli_fail(error, CLI_USAGE, "%s: cannot be written: %s", path, strerror(errno));
-    if (stat(place.path, &info) == 0 && S_ISDIR(info.st_mode))
-        return cli_fail(error, CLI_USAGE, "%s: cannot be written: %s", path, strerror(EISDIR));
-    return CLI_OK;
-}
-
-/* Writes the file's bytes; false with errno set. */
-static bool write_all(FILE *file, const float *data, const uint64_t *shape, unsigned dims)
-{
-    unsigned char block[4 * DATA_ALIGN]; /* dict of 4 dimensions of 20 digits: under 160 bytes */
-    char *text = (char *)block + PREFIX_SIZE;
-    size_t room = sizeof block - PREFIX_SIZE, length, count = 1, total;
-
-    length = (size_t)snprintf(text, room, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
-    for (unsigned i = 0; i < dims; i++) {
-        length +=
-            (size_t)snprintf(text + length, room - length, i ? ", %" PRIu64 : "%" PRIu64, shape[i]);
-        count *= shape[i];
-    }
-    length += (size_t)snprintf(text + length, room - length, "%s), }", dims == 1 ? "," : "");
-    total = (PREFIX_SIZE + length + 1 + DATA_ALIGN - 1) / DATA_ALIGN * DATA_ALIGN;
-    assert(total <= sizeof block);
-    memset(text + length, ' ', total - PREFIX_SIZE - length);
-    block[total - 1] = '\n';
-    memcpy(block, MAGIC "\x01", MAGIC_SIZE + 2);
-    block[8] = (unsigned char)((total - PREFIX_SIZE) & 0xff);
-    block[9] = (unsigned char)((total - PREFIX_SIZE) >> 8);
-    return fwrite(block, 1, total, file) == total &&
-           (count == 0 || fwrite(data, sizeof *data, count, file) == count) && fflush(file) == 0;
-}
-
-/* Opens what is written to: the file itself, or a temporary one beside it whose name goes to temp.
- */
-static FILE *open_place(const struct place *place, char temp[PATH_MAX])
-{
-    mode_t mask;
-    int fd;
-
-    temp[0] = '\0';
-    if (!place->regular)
-        return fopen(place->path, "wbe");
-    if (snprintf(temp, PATH_MAX, "%s.XXXXXX", place->path) >= PATH_MAX) {
-        errno = ENAMETOOLONG;
-        return NULL;
-    }
-    fd = mkostemp(temp, O_CLOEXEC);
-    if (fd < 0) {
-        temp[0] = '\0';
-        return NULL;
-    }
-    mask = umask(0);
-    umask(mask);
-    fchmod(fd, 0666 & ~mask);
-    return fdopen(fd, "wb");
-}
-
-enum cli_exit cli_npy_write(const char *path, const float *data, const uint64_t *shape,
-                            unsigned dims, struct cli_error *error)
-{
-    struct place place;
-    char temp[PATH_MAX];
-    FILE *file;
-    bool written;
-    int saved;
-
-    if (find_place(&place, path, error) != CLI_OK)
-        return error->code;
-    file = open_place(&place, temp);
-    written = file && write_all(file, data, shape, dims);
-    saved = errno;
-    if (file && fclose(file) != 0 && written) {
-        written = false;
-        saved = errno;
-    }
-    if (written && temp[0] && rename(temp, place.path) != 0) {
-        written = false;
-        saved = errno;
-    }
-    if (written)
-        return CLI_OK;
-    if (temp[0])
-        unlink(temp);
-    return cli_fail(error, CLI_FAILED, "%s: could not be written: %s", path, strerror(saved));
 }

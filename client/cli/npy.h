@@ -11,7 +11,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define CLI_NPY_DIMS 4u
+#define CLI_NPY_DIMS       4u
+#define CLI_NPY_MAGIC      "\x93NUMPY"
+#define CLI_NPY_MAGIC_SIZE 6u
 
 /* An open file, read up to its data. */
 struct cli_npy {
@@ -38,10 +40,19 @@ void cli_npy_close(struct cli_npy *npy);
 bool cli_npy_parse_header(const char *text, size_t length, unsigned dims, uint64_t *shape,
                           char *wrong, size_t wrong_size);
 
-/* CLI_USAGE unless a file could be made at path: asked before the work that it is to hold. */
+/* --- npy_write.c ----------------------------------------------------------------------------- */
+
+/* CLI_USAGE unless a file can be made at path: asked before the work that it is to hold. */
 enum cli_exit cli_npy_writable(const char *path, struct cli_error *error);
 
-/* Writes data to path. A regular file appears whole or not at all. */
+/* Whether the two paths lead to one regular file, there or not yet. */
+bool cli_npy_same_file(const char *a, const char *b);
+
+/* Whether the path leads to what standard output is. Never for /dev/null. */
+bool cli_npy_is_stdout(const char *path);
+
+/* Writes data to path, through links, also those that lead nowhere yet. A regular file appears
+ * whole or not at all, also when a signal ends the program. */
 enum cli_exit cli_npy_write(const char *path, const float *data, const uint64_t *shape,
                             unsigned dims, struct cli_error *error);
 

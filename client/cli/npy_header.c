@@ -101,9 +101,9 @@ static bool take_shape(struct cursor *cursor, struct header *out)
     return out->dims != 1 || comma;
 }
 
-static bool is(struct span span, const char *text)
+static bool is(struct span span, const char *word)
 {
-    return span.length == strlen(text) && memcmp(span.text, text, span.length) == 0;
+    return cli_is(span.text, span.length, word);
 }
 
 enum { HAVE_DESCR = 1, HAVE_ORDER = 2, HAVE_SHAPE = 4, HAVE_ALL = 7 };

@@ -12,6 +12,11 @@
 
 /* --- Parsers --------------------------------------------------------------------------------- */
 
+bool cli_is(const char *text, size_t length, const char *word)
+{
+    return strlen(word) == length && memcmp(text, word, length) == 0;
+}
+
 bool cli_parse_number(const char *text, size_t length, uint64_t max, uint64_t *out)
 {
     uint64_t value = 0;
@@ -110,19 +115,36 @@ static enum cli_exit set(const struct cli_option *option, const char *text, void
     return CLI_OK;
 }
 
+static enum cli_exit unknown(const struct cli_command *command, const char *word,
+                             struct cli_error *error)
+{
+    return cli_fail(error, CLI_USAGE,
+                    "%s: no such option (names are given in full); `fa-cli help %s` lists them",
+                    word, command->name);
+}
+
+/* Whether getopt_long may see the word: it would take "--vers" for "--version". */
+static bool is_exact(const struct cli_command *command, const char *word)
+{
+    if (!word || strncmp(word, "--", 2) != 0 || !word[2])
+        return true;
+    for (size_t i = 0; i < command->option_count; i++)
+        if (cli_is(word + 2, strcspn(word + 2, "="), command->options[i].name))
+            return true;
+    return false;
+}
+
 /* What getopt_long refused, in our words. */
 static enum cli_exit refuse(const struct cli_command *command, int got, char **argv,
                             struct cli_error *error)
 {
     const struct cli_option *option = command->options + (optopt >= 1 ? optopt - 1 : 0);
-    const char *word = argv[optind > 1 ? optind - 1 : 1];
 
     if (optopt >= 1 && (size_t)optopt <= command->option_count)
         return cli_fail(error, CLI_USAGE,
                         got == ':' ? "--%s needs a value: %s" : "--%s takes no %s", option->name,
                         got == ':' ? option->argument : "value");
-    return cli_fail(error, CLI_USAGE, "%s: no such option; `fa-cli help %s` lists them", word,
-                    command->name);
+    return unknown(command, argv[optind > 1 ? optind - 1 : 1], error);
 }
 
 enum cli_exit cli_parse(const struct cli_command *command, int argc, char **argv, void *values,
@@ -144,7 +166,14 @@ enum cli_exit cli_parse(const struct cli_command *command, int argc, char **argv
     *given = 0;
     opterr = 0;
     optind = 0; /* starts anew, whatever was parsed before */
-    while ((got = getopt_long(argc, argv, "+:", longs, NULL)) != -1) {
+    for (;;) {
+        const char *word = argc > 1 ? argv[optind ? optind : 1] : NULL;
+
+        if (!is_exact(command, word))
+            return unknown(command, word, error);
+        got = getopt_long(argc, argv, "+:", longs, NULL);
+        if (got == -1)
+            break;
         if (got == '?' || got == ':')
             return refuse(command, got, argv, error);
         if (set(&command->options[got - 1], optarg, values, error) != CLI_OK)
@@ -176,6 +205,18 @@ static void print_wrapped(FILE *out, const char *text, int column)
     }
 }
 
+static void print_fields(const struct cli_command *command, FILE *out)
+{
+    fprintf(out, "\nfields of --json:\n");
+    for (size_t i = 0; i < command->field_count; i++) {
+        int column = fprintf(out, "  %s", command->fields[i].name);
+
+        fprintf(out, "%*s", column < HELP_COLUMN ? HELP_COLUMN - column : 1, "");
+        print_wrapped(out, command->fields[i].help, HELP_COLUMN);
+        fputc('\n', out);
+    }
+}
+
 void cli_print_help(const struct cli_command *command, FILE *out)
 {
     fprintf(out, "usage: fa-cli %s [option ...]\n\n%s.\n\noptions:\n", command->name,
@@ -196,4 +237,5 @@ void cli_print_help(const struct cli_command *command, FILE *out)
     }
     if (command->notes)
         fprintf(out, "\n%s", command->notes);
+    print_fields(command, out);
 }

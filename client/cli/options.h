@@ -24,12 +24,12 @@ struct cli_option {
 };
 
 /* Zeroes values (size bytes), sets the defaults, then parses argv[1..]. *given has bit i set when
- * option i was on the command line. CLI_USAGE names the option at fault. --help is not looked at:
- * main has done so. */
+ * option i was on the command line. CLI_USAGE names the option at fault. Names are not abbreviated.
+ * --help is not looked at: main has done so. */
 enum cli_exit cli_parse(const struct cli_command *command, int argc, char **argv, void *values,
                         size_t size, uint32_t *given, struct cli_error *error);
 
-/* Prints the command's usage, options and notes. */
+/* Prints the command's usage, options, notes and JSON fields. */
 void cli_print_help(const struct cli_command *command, FILE *out);
 
 /* --- Parsers --------------------------------------------------------------------------------- */
@@ -41,6 +41,9 @@ cli_parse_fn cli_parse_u64;    /* uint64_t */
 cli_parse_fn cli_parse_real;   /* double: finite */
 cli_parse_fn
     cli_parse_seconds; /* int, in milliseconds: over 0, at most 24 days; fractions are legal */
+
+/* Whether the first length bytes of text are that word. */
+bool cli_is(const char *text, size_t length, const char *word);
 
 /* A whole decimal number of digits only (no sign, no space) that is at most max. */
 bool cli_parse_number(const char *text, size_t length, uint64_t max, uint64_t *out);

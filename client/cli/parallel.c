@@ -59,6 +59,14 @@ void cli_parallel(void (*task)(void *context, uint64_t index), void *context, ui
 #define FIRST_SHOWN_MS 1000
 #define SHOWN_EVERY_MS 250
 
+/* Under the mutex. */
+static void erase(struct cli_progress *progress)
+{
+    if (progress->shown)
+        fprintf(stderr, "\r\033[K");
+    progress->shown = false;
+}
+
 static void *show(void *argument)
 {
     struct cli_progress *progress = argument;
@@ -76,14 +84,14 @@ static void *show(void *argument)
                     100.0 * (double)atomic_load(&progress->done) / (double)progress->total);
         else
             fprintf(stderr, "\r\033[Kfa-cli: %s: %u s", progress->title, shown_ms / 1000);
+        progress->shown = true;
         shown_ms += SHOWN_EVERY_MS;
         wake.tv_nsec += SHOWN_EVERY_MS * 1000000L;
         wake.tv_sec += wake.tv_nsec / 1000000000L;
         wake.tv_nsec %= 1000000000L;
     }
+    erase(progress);
     pthread_mutex_unlock(&progress->mutex);
-    if (shown_ms > FIRST_SHOWN_MS)
-        fprintf(stderr, "\r\033[K");
     return NULL;
 }
 
@@ -96,6 +104,7 @@ void cli_progress_begin(struct cli_progress *progress, const char *title, uint64
     atomic_init(&progress->done, 0);
     progress->stop = false;
     progress->running = false;
+    progress->shown = false;
     if (!isatty(STDERR_FILENO))
         return;
     pthread_condattr_init(&attributes);
@@ -118,4 +127,18 @@ void cli_progress_end(struct cli_progress *progress)
     pthread_cond_destroy(&progress->condition);
     pthread_mutex_destroy(&progress->mutex);
     progress->running = false;
+}
+
+void cli_progress_hide(struct cli_progress *progress)
+{
+    if (!progress->running)
+        return;
+    pthread_mutex_lock(&progress->mutex);
+    erase(progress);
+}
+
+void cli_progress_show(struct cli_progress *progress)
+{
+    if (progress->running)
+        pthread_mutex_unlock(&progress->mutex);
 }

@@ -17,7 +17,7 @@ struct cli_progress {
     const char *title; /* "checking against float64" */
     uint64_t total;    /* 0: unknown, the line then counts seconds */
     _Atomic uint64_t done;
-    bool running, stop;
+    bool running, stop, shown;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t condition;
@@ -26,5 +26,9 @@ struct cli_progress {
 /* Between begin and end, anyone may add to progress->done. The struct must stay where it is. */
 void cli_progress_begin(struct cli_progress *progress, const char *title, uint64_t total);
 void cli_progress_end(struct cli_progress *progress);
+
+/* Between hide and show the line is away, so that something else can be printed. */
+void cli_progress_hide(struct cli_progress *progress);
+void cli_progress_show(struct cli_progress *progress);
 
 #endif

@@ -68,10 +68,20 @@ static enum cli_exit run(int argc, char **argv, struct cli_error *error)
     return cli_disconnect(client, code, error);
 }
 
+static const struct cli_field fields[] = {
+    {"count", "round trips"},
+    {"min_us", "the shortest round trip, in microseconds"},
+    {"p50_us", "the median, in microseconds"},
+    {"p99_us", "99 of 100 took no longer; in microseconds"},
+    {"max_us", "the longest, in microseconds"},
+};
+
 const struct cli_command cli_ping_command = {
     .name = "ping",
     .title = "Time round trips to the daemon",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
+    .fields = fields,
+    .field_count = sizeof fields / sizeof fields[0],
     .run = run,
 };

@@ -17,6 +17,8 @@ struct run {
     /* With --check: the first pass's outputs and how far they are off. */
     float *first[RUN_TENSORS];
     struct run_check first_check;
+    bool bad_check;            /* a pass failed its check, or has other bits than the first */
+    bool may_be_rounding;      /* of those that failed, one by a finite error */
     double *times[RUN_PHASES]; /* with --repeat over 1 and no --json: one entry a pass */
 };
 
@@ -65,16 +67,13 @@ static void forward(struct run *run)
         .v = tensor(&run->tensors, RUN_V),
         .o = tensor(&run->tensors, RUN_O),
         .lse = run->tensors.data[RUN_LSE] ? tensor(&run->tensors, RUN_LSE) : (struct fa_tensor){0}};
-    struct cli_progress progress;
     double start;
 
     run->pass = (struct run_pass){0};
     run_tensors_poison(&run->tensors);
-    cli_progress_begin(&progress, "waiting for the daemon", 0);
     start = cli_now_us();
     run->pass.status = fa_forward(run->client, &args, &run->pass.result);
     run->pass.client_us = cli_now_us() - start;
-    cli_progress_end(&progress);
     if (run->pass.status != FA_OK)
         run->pass.error = *fa_last_error_record(run->client);
 }
@@ -147,30 +146,74 @@ static enum cli_exit report(const struct run *run, uint32_t repeat, struct cli_e
     return CLI_OK;
 }
 
-static enum cli_exit fail_pass(struct run *run, struct cli_error *error)
+/* The daemon does not know --version's value. */
+static enum cli_exit refuse_version(const struct run *run, struct cli_error *error)
 {
+    const struct fa_info *info = fa_client_info(run->client);
+    char names[400] = "auto";
+    size_t length = strlen(names);
+
+    for (size_t i = 0; i < info->version_count && length < sizeof names; i++)
+        length +=
+            (size_t)snprintf(names + length, sizeof names - length, ", %s", info->versions[i].name);
+    return cli_fail(error, CLI_USAGE, "--version '%.64s': there is none of that name; there are %s",
+                    run->options.version, names);
+}
+
+static enum cli_exit fail_pass(const struct run *run, struct cli_error *error)
+{
+    const struct fa_error *wrong = &run->pass.error;
+
     if (run->options.target.json && run_print_json(&run->context, &run->pass, error) != CLI_OK)
         return error->code;
+    if (wrong->status == FA_INVALID_ARGUMENT && !strcmp(wrong->field, "version"))
+        return refuse_version(run, error);
+    if (wrong->status == FA_TIMEOUT)
+        return cli_fail(error, CLI_FAILED,
+                        "TIMEOUT: the daemon did not answer in %g s; give a longer --timeout, or "
+                        "none",
+                        run->options.timeout_ms * 1e-3);
+    if (wrong->status == FA_RESOURCE_EXHAUSTED && !strcmp(wrong->field, "payload"))
+        return cli_fail(error, CLI_FAILED, "%s; use --transport memfd", fa_last_error(run->client));
     return cli_fail(error, CLI_FAILED, "%s", fa_last_error(run->client));
 }
 
-/* All passes. bad_check: one of them failed its check. */
-static enum cli_exit run_passes(struct run *run, bool *bad_check, struct cli_error *error)
+/* What follows a pass: its check and its report. */
+static enum cli_exit finish_pass(struct run *run, uint32_t repeat, struct cli_error *error)
 {
-    for (uint32_t i = 0; i < run->options.repeat; i++) {
+    struct run_pass *pass = &run->pass;
+
+    if (pass->status != FA_OK)
+        return fail_pass(run, error);
+    note_times(run, repeat);
+    if (run->options.check && check(run, repeat, error) != CLI_OK)
+        return error->code;
+    if (pass->checked && !(pass->check.passed && pass->same_bits))
+        run->bad_check = true;
+    if (pass->checked && run_may_be_rounding(&pass->check))
+        run->may_be_rounding = true;
+    return report(run, repeat, error);
+}
+
+static enum cli_exit run_passes(struct run *run, struct cli_error *error)
+{
+    const uint32_t repeat = run->options.repeat;
+    struct cli_progress progress;
+    enum cli_exit code = CLI_OK;
+
+    cli_progress_begin(&progress, repeat > 1 ? "repeating the pass" : "waiting for the daemon",
+                       repeat > 1 ? repeat : 0);
+    for (uint32_t i = 0; i < repeat && code == CLI_OK; i++) {
         forward(run);
-        if (run->pass.status != FA_OK)
-            return fail_pass(run, error);
-        note_times(run, i);
-        if (run->options.check && check(run, i, error) != CLI_OK)
-            return error->code;
-        if (report(run, i, error) != CLI_OK)
-            return error->code;
-        *bad_check |= run->pass.checked && !(run->pass.check.passed && run->pass.same_bits);
+        atomic_fetch_add(&progress.done, 1);
+        cli_progress_hide(&progress);
+        code = finish_pass(run, i, error);
+        cli_progress_show(&progress);
     }
-    if (run->times[0])
-        run_print_spread(&run->context, run->times, run->options.repeat);
-    return CLI_OK;
+    cli_progress_end(&progress);
+    if (code == CLI_OK && run->times[0])
+        run_print_spread(&run->context, run->times, repeat);
+    return code;
 }
 
 static enum cli_exit write_outputs(const struct run *run, struct cli_error *error)
@@ -189,17 +232,39 @@ static enum cli_exit write_outputs(const struct run *run, struct cli_error *erro
 /* From the connection on. */
 static enum cli_exit run_connected(struct run *run, struct cli_error *error)
 {
-    bool bad_check = false;
-
     if (run->options.timeout_ms > 0)
         fa_client_set_timeout(run->client, run->options.timeout_ms);
     run->context =
         (struct run_context){&run->options, &run->tensors, fa_client_info(run->client)->backend};
-    if (run_passes(run, &bad_check, error) != CLI_OK || write_outputs(run, error) != CLI_OK)
+    if (run_passes(run, error) != CLI_OK || write_outputs(run, error) != CLI_OK)
         return error->code;
-    if (bad_check)
-        return cli_fail(error, CLI_CHECK,
-                        "--check: the result is not what it should be; see above");
+    if (run->bad_check)
+        return cli_fail(
+            error, CLI_CHECK, "--check: the result is not what it should be; see above%s%s",
+            run->may_be_rounding ? "; " : "", run->may_be_rounding ? RUN_ROUNDING_HINT : "");
+    return CLI_OK;
+}
+
+/* Whether the output files can be written, asked before the work. */
+static enum cli_exit check_outputs(const struct run_options *options, struct cli_error *error)
+{
+    const char *const names[] = {"--out", "--lse"};
+    const char *const paths[] = {options->out, options->lse};
+
+    for (size_t i = 0; i < 2; i++) {
+        if (!paths[i])
+            continue;
+        if (cli_npy_is_stdout(paths[i]))
+            return cli_fail(error, CLI_USAGE,
+                            "%s %s: the report goes to standard output; name another file",
+                            names[i], paths[i]);
+        if (cli_npy_writable(paths[i], error) != CLI_OK)
+            return error->code;
+    }
+    if (options->out && options->lse && cli_npy_same_file(options->out, options->lse))
+        return cli_fail(error, CLI_USAGE,
+                        "--out %s and --lse %s are the same file; name another for one",
+                        options->out, options->lse);
     return CLI_OK;
 }
 
@@ -209,9 +274,7 @@ static enum cli_exit prepare(struct run *run, int argc, char **argv, struct cli_
 
     if (run_parse(argc, argv, &run->options, error) != CLI_OK)
         return error->code;
-    if (options->out && cli_npy_writable(options->out, error) != CLI_OK)
-        return error->code;
-    if (options->lse && cli_npy_writable(options->lse, error) != CLI_OK)
+    if (check_outputs(options, error) != CLI_OK)
         return error->code;
     if (run_tensors_init(&run->tensors, options, error) != CLI_OK)
         return error->code;

@@ -47,8 +47,11 @@ struct run_options {
 /* Parses and checks what options alone can tell. */
 enum cli_exit run_parse(int argc, char **argv, struct run_options *out, struct cli_error *error);
 
-/* "inline", "memfd", or "q=memfd,k=inline,..." */
-void run_transports_text(const struct run_transports *transports, char *out, size_t size);
+/* Whether the log-sum-exp is computed at all. */
+bool run_wants_lse(const struct run_options *options);
+
+/* Of the tensors that travel: "inline", "memfd", or "q=memfd,k=inline,..." */
+void run_transports_text(const struct run_options *options, char *out, size_t size);
 
 /* --- run_tensors.c --------------------------------------------------------------------------- */
 
@@ -82,6 +85,12 @@ struct run_check {
     double max_lse;
     bool passed;
 };
+
+/* Whether the check failed by finite errors, which may be float32's own, and what to do then. */
+bool run_may_be_rounding(const struct run_check *check);
+#define RUN_ROUNDING_HINT                                               \
+    "float32 itself loses about 6e-8 times the largest logit: compare " \
+    "with --version v0"
 
 /* Compares o and lse with the reference on all CPUs. Over 2e12 FLOP only up to 64 rows of each
  * (batch, head): the first, the last, and the neighbours of multiples of 64. */

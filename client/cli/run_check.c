@@ -126,6 +126,11 @@ static void sum_up(const struct checking *checking, struct run_check *out)
     out->passed = sum.max_row <= RUN_ROW_TOLERANCE && sum.max_lse <= RUN_LSE_TOLERANCE;
 }
 
+bool run_may_be_rounding(const struct run_check *check)
+{
+    return !check->passed && isfinite(check->max_row) && isfinite(check->max_lse);
+}
+
 enum cli_exit run_check(const struct run_tensors *tensors, struct run_check *out,
                         struct cli_error *error)
 {

@@ -25,7 +25,7 @@ static bool add_request(cJSON *object, const struct run_context *context)
     char transport[80];
     bool random = context->options->inputs[RUN_Q] == NULL;
 
-    run_transports_text(&context->options->transports, transport, sizeof transport);
+    run_transports_text(context->options, transport, sizeof transport);
     return cli_json_text(object, "dtype", fa_dtype_name(problem->dtype)) && array &&
            cJSON_AddItemToObject(object, "shape", array) &&
            cli_json_integer(object, "kv_len", problem->kv_len) &&
@@ -99,16 +99,16 @@ void run_print_what(const struct run_context *context, const struct run_pass *pa
     const struct fa_problem *problem = &context->tensors->problem;
     char transport[80];
 
-    run_transports_text(&context->options->transports, transport, sizeof transport);
+    run_transports_text(context->options, transport, sizeof transport);
     printf("ran       %s, kernel %s, on %s (backend %s)\n", result->version, result->kernel,
            result->device, context->backend);
     if (result->redirected)
         printf("redirect  from %s: %s\n", context->options->version, result->redirect_reason);
     printf("shape     B=%" PRIu32 " H=%" PRIu32 " S=%" PRIu32 " D=%" PRIu32 ", %" PRIu32
-           " keys in %" PRIu32 " kv heads, %s, mask %s, scale %.7g\n",
+           " key%s in %" PRIu32 " kv head%s, %s, mask %s, scale %.7g\n",
            problem->batch, problem->heads, problem->q_len, problem->head_dim, problem->kv_len,
-           problem->kv_heads, fa_dtype_name(problem->dtype), fa_mask_name(problem->mask),
-           problem->scale);
+           problem->kv_len == 1 ? "" : "s", problem->kv_heads, problem->kv_heads == 1 ? "" : "s",
+           fa_dtype_name(problem->dtype), fa_mask_name(problem->mask), problem->scale);
     if (context->options->inputs[RUN_Q])
         printf("input     %s, %s, %s, sent %s\n", context->options->inputs[RUN_Q],
                context->options->inputs[RUN_K], context->options->inputs[RUN_V], transport);
@@ -143,6 +143,8 @@ void run_print_check(const struct run_check *check)
         "be %g)\n",
         check->passed ? "PASS" : "FAIL", check->rel_l2, check->max_row, RUN_ROW_TOLERANCE,
         check->max_lse, RUN_LSE_TOLERANCE);
+    if (run_may_be_rounding(check))
+        puts("          " RUN_ROUNDING_HINT);
     if (check->rows == check->total)
         printf("          all %" PRIu64 " rows against float64\n", check->total);
     else

@@ -3,6 +3,7 @@
 #include "client/cli/random.h"
 #include "client/cli/run.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,15 +71,28 @@ static void shape_of_options(struct fa_problem *problem, const struct run_option
     problem->kv_len = options->kv_len_given ? options->kv_len : problem->q_len;
 }
 
-/* Completes the problem and checks it as the daemon will. */
-static enum cli_exit complete_problem(struct fa_problem *problem, const struct run_options *options,
-                                      struct cli_error *error)
+/* Says which option or file is to blame. */
+static enum cli_exit refuse_problem(const struct run_options *options, const struct fa_error *wrong,
+                                    struct cli_error *error)
 {
     static const char *const option_of[][2] = {{"kv_heads", "--kv-heads"},
                                                {"kv_len", "--kv-len"},
                                                {"scale", "--scale"},
                                                {"mask", "--mask"}};
-    const char *option = options->inputs[RUN_Q] ? options->inputs[RUN_Q] : "--shape";
+    const bool of_k = !strncmp(wrong->field, "kv_", 3), files = options->inputs[RUN_Q] != NULL;
+
+    for (size_t i = 0; i < sizeof option_of / sizeof option_of[0] && !(files && of_k); i++)
+        if (!strcmp(wrong->field, option_of[i][0]))
+            return cli_fail(error, CLI_USAGE, "%s: %s", option_of[i][1], wrong->text);
+    return cli_fail(error, CLI_USAGE, "%s: %s%s%s",
+                    files ? options->inputs[of_k ? RUN_K : RUN_Q] : "--shape", wrong->field,
+                    *wrong->field ? ": " : "", wrong->text);
+}
+
+/* Completes the problem and checks it as the daemon will. */
+static enum cli_exit complete_problem(struct fa_problem *problem, const struct run_options *options,
+                                      struct cli_error *error)
+{
     struct fa_error wrong = {0};
 
     problem->dtype = FA_DTYPE_FLOAT32;
@@ -89,11 +103,7 @@ static enum cli_exit complete_problem(struct fa_problem *problem, const struct r
     fa_set_packed(problem);
     if (fa_problem_check(problem, &wrong) == FA_OK)
         return CLI_OK;
-    for (size_t i = 0; i < sizeof option_of / sizeof option_of[0]; i++)
-        if (!strcmp(wrong.field, option_of[i][0]))
-            option = option_of[i][1];
-    return cli_fail(error, CLI_USAGE, "%s: %s%s%s", option, wrong.field, *wrong.field ? ": " : "",
-                    wrong.text);
+    return refuse_problem(options, &wrong, error);
 }
 
 /* --- Memory ---------------------------------------------------------------------------------- */
@@ -123,10 +133,16 @@ static enum cli_exit too_large(struct cli_error *error)
                     "the tensors are too large to be addressed; take a smaller shape");
 }
 
-/* Sets the counts and offsets; *total is what all tensors take. */
+/* The room that a tensor takes; 0 for one that is not wanted. */
+struct room {
+    uint64_t bytes[RUN_TENSORS];
+    uint64_t offset[RUN_TENSORS]; /* in shared memory, of those that lie there */
+    uint64_t shared;              /* bytes of it */
+};
+
+/* Sets the counts, and which lie in shared memory. */
 static enum cli_exit lay_out(struct run_tensors *tensors, const struct run_options *options,
-                             uint64_t offset[RUN_TENSORS], uint64_t *shared,
-                             struct cli_error *error)
+                             struct room *room, struct cli_error *error)
 {
     const struct fa_problem *problem = &tensors->problem;
     struct fa_extents q = fa_q_extents(problem), kv = fa_kv_extents(problem);
@@ -135,22 +151,20 @@ static enum cli_exit lay_out(struct run_tensors *tensors, const struct run_optio
                                                     problem->lse};
     uint64_t total = 0, available = available_bytes();
 
-    *shared = 0;
+    *room = (struct room){0};
     for (size_t i = 0; i < RUN_TENSORS; i++) {
-        uint64_t bytes;
-
-        if (i == RUN_LSE && !options->lse && !options->check)
+        if (i == RUN_LSE && !run_wants_lse(options))
             continue;
         if (!fa_span(extents[i], strides[i], &tensors->count[i]))
             return too_large(error);
-        bytes = tensors->count[i] * sizeof(float);
-        bytes = (bytes / ALIGN + 1) * ALIGN; /* never 0: an empty tensor has a place too */
-        if (__builtin_add_overflow(total, bytes, &total) || total > INT64_MAX)
+        /* Never 0: an empty tensor has a place too. */
+        room->bytes[i] = (tensors->count[i] * sizeof(float) / ALIGN + 1) * ALIGN;
+        if (__builtin_add_overflow(total, room->bytes[i], &total) || total > INT64_MAX)
             return too_large(error);
         tensors->in_shared[i] = options->transports.memfd[i];
         if (tensors->in_shared[i]) {
-            offset[i] = *shared;
-            *shared += bytes;
+            room->offset[i] = room->shared;
+            room->shared += room->bytes[i];
         }
     }
     if (total > available)
@@ -164,24 +178,24 @@ static enum cli_exit lay_out(struct run_tensors *tensors, const struct run_optio
 static enum cli_exit make_room(struct run_tensors *tensors, const struct run_options *options,
                                struct cli_error *error)
 {
-    uint64_t offset[RUN_TENSORS] = {0}, shared = 0;
+    struct room room;
 
-    if (lay_out(tensors, options, offset, &shared, error) != CLI_OK)
+    if (lay_out(tensors, options, &room, error) != CLI_OK)
         return error->code;
-    if (shared > 0 && fa_shared_create(&tensors->shared, shared) != FA_OK)
+    if (room.shared > 0 && fa_shared_create(&tensors->shared, room.shared) != FA_OK)
         return cli_fail(error, CLI_FAILED,
-                        "no %" PRIu64 " MiB of shared memory; take a smaller shape", shared >> 20);
+                        "no %" PRIu64 " MiB of shared memory: %s; take a smaller shape",
+                        room.shared >> 20, strerror(errno));
     for (size_t i = 0; i < RUN_TENSORS; i++) {
-        size_t bytes = (tensors->count[i] * sizeof(float) / ALIGN + 1) * ALIGN;
-
-        if (i == RUN_LSE && !options->lse && !options->check)
+        if (room.bytes[i] == 0)
             continue;
         tensors->data[i] = tensors->in_shared[i]
-                               ? (void *)((char *)tensors->shared.data + offset[i])
-                               : aligned_alloc(ALIGN, bytes);
+                               ? (void *)((char *)tensors->shared.data + room.offset[i])
+                               : aligned_alloc(ALIGN, room.bytes[i]);
         if (!tensors->data[i])
-            return cli_fail(error, CLI_FAILED, "no %zu MiB of memory for %s; take a smaller shape",
-                            bytes >> 20, run_tensor_names[i]);
+            return cli_fail(error, CLI_FAILED,
+                            "no %" PRIu64 " MiB of memory for %s; take a smaller shape",
+                            room.bytes[i] >> 20, run_tensor_names[i]);
     }
     return CLI_OK;
 }

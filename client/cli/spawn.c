@@ -28,8 +28,7 @@ static struct {
     struct sigaction before[NSIG];
 } spawned;
 
-/* The signals that end a command from outside. */
-static const int ending[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM};
+static const int ending[] = {CLI_ENDING_SIGNALS};
 #define ENDING_COUNT (sizeof ending / sizeof ending[0])
 
 static void ending_set(sigset_t *out)

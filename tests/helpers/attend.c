@@ -246,8 +246,8 @@ struct fa_deviation attend_deviation(const struct attend *attend, const struct f
     return deviation;
 }
 
-/* The plain kernel's error grows with the keys (kernels/README.md has it); up to here it is held to the
- * same bounds as the others. */
+/* The plain kernel's error grows with the keys (kernels/README.md has it); up to here it is held to
+ * the same bounds as the others. */
 #define PLAIN_KEYS_MAX 32768
 
 void attend_check(const struct attend *attend)
