@@ -302,8 +302,8 @@ START_TEST(client_that_never_reads_is_closed_and_others_are_served)
 }
 END_TEST
 
-/* A slow client is not a stalled one: it makes progress all the time. Nor is one that sends on while
- * a reply waits that no socket's buffer holds. */
+/* A slow client is not a stalled one: it makes progress all the time. Nor is one that sends on
+ * while a reply waits that no socket's buffer holds. */
 START_TEST(client_that_is_slow_is_not_closed)
 {
     struct wire_forward f, large;

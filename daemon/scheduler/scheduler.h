@@ -59,8 +59,8 @@ void fad_scheduler_abandon(struct fad_scheduler *scheduler, struct fad_work *wor
 /* How long the work's ranges took: range_ns divided by the number of streams that took part. */
 uint64_t fad_work_kernel_ns(const struct fad_work *work);
 
-/* Fills every free place with the next range. Call after submitting and after completions. True when
- * anything was launched. */
+/* Fills every free place with the next range. Call after submitting and after completions. True
+ * when anything was launched. */
 bool fad_scheduler_dispatch(struct fad_scheduler *scheduler);
 
 #endif
