@@ -110,8 +110,8 @@ struct fad_backend_ops {
 
     int (*copy)(struct fad_backend *backend, struct fad_copy *copy);
 
-    /* At most FAD_RANGES_AHEAD of a stream are under way at once; the caller sees to it. Those of an
-     * in_order kernel run in the order of their launches on their stream; others in any. */
+    /* At most FAD_RANGES_AHEAD of a stream are under way at once; the caller sees to it. Those of
+     * an in_order kernel run in the order of their launches on their stream; others in any. */
     int (*launch_range)(struct fad_backend *backend, struct fad_range_op *range);
 
     /* Looks for finished calls, of every kind, and puts them on the completion list. True when it

@@ -20,8 +20,8 @@
  * than receiving the bytes. */
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* Ranges estimated to take no longer run on the loop thread: handing one over and being woken by its
- * end costs twice as much. */
+/* Ranges estimated to take no longer run on the loop thread: handing one over and being woken by
+ * its end costs twice as much. */
 #define RANGE_AT_ONCE_S 10e-6
 
 /* What a kernel needs besides its tensors; kept from one range to the next. */
@@ -203,8 +203,8 @@ static int cpu_copy(struct fad_backend *backend, struct fad_copy *copy)
     return 0;
 }
 
-/* A kernel before 6.7 maps nothing MAP_SHARED that is sealed against writing, not even to read. Pages
- * of a private mapping that nobody writes to are the file's own. */
+/* A kernel before 6.7 maps nothing MAP_SHARED that is sealed against writing, not even to read.
+ * Pages of a private mapping that nobody writes to are the file's own. */
 static void *map_memfd(const struct fad_region_source *source)
 {
     int protection = PROT_READ | (source->writable ? PROT_WRITE : 0), reason;

@@ -253,8 +253,8 @@ static ssize_t receive(struct fad_connection *connection)
     return size;
 }
 
-/* Bytes in are progress; but while replies wait unread only a payload's are, lest a client hold their
- * memory by dripping requests. */
+/* Bytes in are progress; but while replies wait unread only a payload's are, lest a client hold
+ * their memory by dripping requests. */
 static void note_read(struct fad_connection *connection)
 {
     if (connection->writer.count == 0 || connection->reader.state == FAD_READER_PAYLOAD)

@@ -70,8 +70,8 @@ enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
 /* The payload is there: runs the job. done() may be called from inside. */
 void fad_job_start(struct fad_job *job);
 
-/* Ends it as soon as can be, whatever it has reached, with the status (FA_CANCELLED: nobody wants the
- * result any more). done() follows, at once if nothing is under way. Not in state DONE. */
+/* Ends it as soon as can be, whatever it has reached, with the status (FA_CANCELLED: nobody wants
+ * the result any more). done() follows, at once if nothing is under way. Not in state DONE. */
 void fad_job_abandon(struct fad_job *job, enum fa_status status);
 
 /* Takes the output from a job that is DONE, with the part of its charge that keeps the reply: one

@@ -42,8 +42,8 @@ const char *fad_tensor_name(enum fad_tensor tensor);
 /* The strides of a tensor of the problem. */
 struct fa_strides *fad_tensor_strides(struct fa_problem *problem, enum fad_tensor tensor);
 
-/* Unpacks a Forward message, in the arena: presence, enums, text, the shape, and all that a field by
- * itself can get wrong. Any status but FA_OK names the field in *error. */
+/* Unpacks a Forward message, in the arena: presence, enums, text, the shape, and all that a field
+ * by itself can get wrong. Any status but FA_OK names the field in *error. */
 struct fa_arena;
 enum fa_status fad_request_decode(const uint8_t *message, size_t length, struct fa_arena *arena,
                                   struct fad_request *request, struct fa_error *error);

@@ -32,8 +32,8 @@ void fad_writer_init(struct fad_writer *writer, void *owner);
 /* Appends it; the writer's from now on. */
 void fad_writer_push(struct fad_writer *writer, struct fad_reply *reply);
 
-/* Sends what the socket takes, up to a few MiB. 0, with writer->count telling what is left, or a negative errno (the
- * peer is gone). *progress is set when any byte went out. */
+/* Sends what the socket takes, up to a few MiB. 0, with writer->count telling what is left, or a
+ * negative errno (the peer is gone). *progress is set when any byte went out. */
 int fad_writer_flush(struct fad_writer *writer, int fd, int *progress);
 
 /* Drops all replies. */
