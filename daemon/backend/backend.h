@@ -26,9 +26,11 @@ struct fad_op {
     STAILQ_ENTRY(fad_op) link; /* the completion list's */
     void (*done)(struct fad_op *op);
     int status;
-    const char *text;    /* why, where there is more to say than the status does; static, or NULL */
-    uint64_t started_ns; /* launch_range: when the range began and ended on its stream, on the */
-    uint64_t finished_ns; /* clock of uv_hrtime() */
+    const char *text; /* why, where there is more to say than the status does; static, or NULL */
+    /* launch_range: when the range began and ended on its stream, on the clock of uv_hrtime().
+     * Where the device has a clock of its own, the difference is that clock's. */
+    uint64_t started_ns;
+    uint64_t finished_ns;
 
     /* The backend's own, from the call to done(): */
     void (*work)(struct fad_op *op, void *scratch);
