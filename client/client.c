@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,16 +25,30 @@ static void format_error(struct fa_client *client)
     fa_error_format(&client->error, client->error_line, sizeof client->error_line);
 }
 
+enum fa_status fa_client_keep_error(struct fa_client *client, const struct fa_error *error)
+{
+    client->error = *error;
+    format_error(client);
+    return error->status;
+}
+
+enum fa_status fa_error_set_list(struct fa_error *error, enum fa_status status, const char *field,
+                                 const char *format, va_list args)
+{
+    char text[sizeof error->text];
+
+    vsnprintf(text, sizeof text, format, args);
+    return fa_error_set(error, status, field, "%s", text);
+}
+
 enum fa_status fa_client_fail(struct fa_client *client, enum fa_status status, const char *field,
                               const char *format, ...)
 {
-    char text[sizeof client->error.text];
     va_list args;
 
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    fa_error_set_list(&client->error, status, field, format, args);
     va_end(args);
-    fa_error_set(&client->error, status, field, "%s", text);
     format_error(client);
     return status;
 }
@@ -97,7 +110,7 @@ static enum fa_status connect_socket(struct fa_client *client, const struct sock
     return FA_OK;
 }
 
-static enum fa_status say_hello(struct fa_client *client, const char *path, int64_t deadline)
+static enum fa_status say_hello(struct fa_client *client, int64_t deadline)
 {
     Fad__Hello hello = FAD__HELLO__INIT;
     uint8_t message[64];
@@ -115,7 +128,7 @@ static enum fa_status say_hello(struct fa_client *client, const char *path, int6
         return fa_client_fail(client, FA_TIMEOUT, "socket",
                               "the daemon at %s did not answer in %d s; see its log, or give "
                               "another socket",
-                              path, OPEN_TIMEOUT_MS / 1000);
+                              client->address.sun_path, OPEN_TIMEOUT_MS / 1000);
     if (status != FA_OK)
         return status;
     if (!reply->hello)
@@ -123,28 +136,38 @@ static enum fa_status say_hello(struct fa_client *client, const char *path, int6
     return fa_info_take(client, reply->hello);
 }
 
-static enum fa_status client_connect(struct fa_client *client, const char *socket_path)
+static enum fa_status try_to_connect(struct fa_client *client)
 {
     int64_t deadline = fa_deadline_after(OPEN_TIMEOUT_MS);
-    struct sockaddr_un address;
-    struct fa_error error;
     enum fa_status status;
 
-    status = fa_socket_address(socket_path, &address, &error);
-    if (status != FA_OK)
-        return fa_client_fail(client, status, error.field, "%s", error.text);
     client->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (client->fd < 0)
         return fa_client_fail(client, FA_RESOURCE_EXHAUSTED, "socket",
                               "the system gives no socket: %s", strerrordesc_np(errno));
-    status = connect_socket(client, &address, deadline);
-    return status == FA_OK ? say_hello(client, address.sun_path, deadline) : status;
+    status = connect_socket(client, &client->address, deadline);
+    return status == FA_OK ? say_hello(client, deadline) : status;
+}
+
+/* To client->address. */
+static enum fa_status client_connect(struct fa_client *client)
+{
+    enum fa_status status;
+
+    client->connection++;
+    client->broken = false;
+    client->untold = false;
+    fa_receive_init(client);
+    status = try_to_connect(client);
+    if (status != FA_OK)
+        fa_client_disconnect(client, status);
+    return status;
 }
 
 enum fa_status fa_client_open(struct fa_client **out, const char *socket_path)
 {
     struct fa_client *client;
-    enum fa_status status;
+    struct fa_error error;
 
     if (!out)
         return FA_INVALID_ARGUMENT;
@@ -154,14 +177,34 @@ enum fa_status fa_client_open(struct fa_client **out, const char *socket_path)
     client->fd = -1;
     client->timeout_ms = -1;
     client->next_id = 1;
+    TAILQ_INIT(&client->flying);
+    TAILQ_INIT(&client->done);
+    TAILQ_INIT(&client->idle);
+    TAILQ_INIT(&client->regions);
     fa_arena_init(&client->arena);
+    fa_arena_init(&client->kept);
     fa_error_set(&client->error, FA_OK, NULL, "no call has failed");
     format_error(client);
 
-    status = client_connect(client, socket_path);
-    if (status != FA_OK)
-        fa_client_disconnect(client, status);
-    return status;
+    if (fa_socket_address(socket_path, &client->address, &error) != FA_OK) {
+        client->address.sun_path[0] = '\0';
+        client->closed_by = error.status;
+        return fa_client_keep_error(client, &error);
+    }
+    return client_connect(client);
+}
+
+enum fa_status fa_client_reconnect(struct fa_client *client)
+{
+    if (!client)
+        return FA_INVALID_ARGUMENT;
+    if (client->address.sun_path[0] == '\0')
+        return fa_client_fail(client, FA_INVALID_ARGUMENT, "socket",
+                              "this client was opened with a path that is none");
+    if (client->fd >= 0)
+        fa_client_break_with(client, FA_DISCONNECTED, NULL,
+                             "the client connected again before the daemon answered");
+    return client_connect(client);
 }
 
 void fa_client_close(struct fa_client *client)
@@ -170,6 +213,8 @@ void fa_client_close(struct fa_client *client)
         return;
     if (client->fd >= 0)
         close(client->fd);
+    fa_requests_release(client);
+    fa_regions_release(client);
     free(client->devices);
     free(client->versions);
     free(client);
@@ -186,15 +231,4 @@ void fa_client_set_timeout(struct fa_client *client, int milliseconds)
 const struct fa_info *fa_client_info(const struct fa_client *client)
 {
     return client ? &client->info : NULL;
-}
-
-enum fa_status fa_ping(struct fa_client *client)
-{
-    struct fa_call call = {.type = FA_FRAME_PING, .fd = -1};
-    const Fad__Reply *reply;
-
-    if (!client)
-        return FA_INVALID_ARGUMENT;
-    call.deadline = fa_deadline_after(client->timeout_ms);
-    return fa_call_run(client, &call, &reply);
 }

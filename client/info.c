@@ -83,6 +83,11 @@ enum fa_status fa_info_take(struct fa_client *client, const Fad__HelloReply *hel
                               "the daemon's version",
                               hello->protocol_major, hello->protocol_minor, FA_PROTOCOL_MAJOR,
                               FA_PROTOCOL_MINOR);
+    free(client->devices);
+    free(client->versions);
+    client->devices = NULL;
+    client->versions = NULL;
+    memset(info, 0, sizeof *info);
     info->protocol_major = hello->protocol_major;
     info->protocol_minor = hello->protocol_minor;
     FA_TAKE_STRING(info->daemon_version, hello->daemon_version);
@@ -94,7 +99,9 @@ enum fa_status fa_info_take(struct fa_client *client, const Fad__HelloReply *hel
         info->jobs = hello->limits->jobs;
         info->staged_bytes = hello->limits->staged_bytes;
         info->mapped_bytes = hello->limits->mapped_bytes;
+        info->regions = hello->limits->regions;
     }
+    info->connection = hello->connection;
     status = take_devices(client, hello);
     return status == FA_OK ? take_versions(client, hello) : status;
 }

@@ -75,6 +75,40 @@ static enum fa_status place_shared(struct fa_client *client, struct fa_placed *p
     return FA_OK;
 }
 
+static enum fa_status place_region(struct fa_client *client, struct fa_placed *placed)
+{
+    const struct fa_tensor *tensor = placed->tensor;
+    const struct fa_region *region = tensor->region;
+    char field[sizeof client->error.field];
+    enum fa_status status;
+
+    if (tensor->data)
+        return refuse(client, placed, "data", "must be NULL for a tensor in a region");
+    if (tensor->shared)
+        return refuse(client, placed, "shared", "must be NULL for a tensor in a region");
+    snprintf(field, sizeof field, "%s.region", placed->name);
+    status = fa_region_check(client, region, field);
+    if (status != FA_OK)
+        return status;
+    if (placed->output && !region->writable)
+        return refuse(client, placed, "region", "is not writable");
+    if (tensor->region_offset % OFFSET_ALIGN != 0)
+        return refuse(client, placed, "region.offset", "is not a multiple of 4");
+    if (tensor->region_offset > region->size ||
+        placed->span_bytes > region->size - tensor->region_offset)
+        return refuse(client, placed, "region.offset", "the tensor does not lie inside the region");
+    placed->message.region = &placed->region;
+    placed->region.has_region = placed->region.has_offset = true;
+    placed->region.region = region->id;
+    placed->region.offset = tensor->region_offset;
+    return FA_OK;
+}
+
+bool fa_tensor_present(const struct fa_tensor *tensor)
+{
+    return tensor->data || tensor->region;
+}
+
 enum fa_status fa_tensor_place(struct fa_client *client, struct fa_placed *placed,
                                const struct fa_shared **shared)
 {
@@ -84,11 +118,14 @@ enum fa_status fa_tensor_place(struct fa_client *client, struct fa_placed *place
     placed->message = (Fad__Tensor)FAD__TENSOR__INIT;
     placed->inline_bytes = (Fad__InlineLocation)FAD__INLINE_LOCATION__INIT;
     placed->memfd = (Fad__MemfdLocation)FAD__MEMFD_LOCATION__INIT;
-    if (!tensor->data)
+    placed->region = (Fad__RegionLocation)FAD__REGION_LOCATION__INIT;
+    if (!fa_tensor_present(tensor))
         return refuse(client, placed, "", "is required: its data is NULL");
     placed->present = true;
     status = measure(client, placed);
-    if (status == FA_OK && tensor->shared)
+    if (status == FA_OK && tensor->region)
+        status = place_region(client, placed);
+    else if (status == FA_OK && tensor->shared)
         status = place_shared(client, placed, shared);
     else if (status == FA_OK)
         status = place_inline(client, placed);
@@ -96,8 +133,8 @@ enum fa_status fa_tensor_place(struct fa_client *client, struct fa_placed *place
         return status;
 
     /* Inputs that would be longer with their gaps are packed first; inline outputs come packed. */
-    if (tensor->strides &&
-        (tensor->shared || (!placed->output && placed->span_bytes <= placed->packed_bytes))) {
+    if (tensor->strides && (!fa_tensor_is_inline(placed) ||
+                            (!placed->output && placed->span_bytes <= placed->packed_bytes))) {
         placed->message.has_stride_batch = placed->message.has_stride_head = true;
         placed->message.has_stride_row = true;
         placed->message.stride_batch = placed->strides.batch;
@@ -109,7 +146,7 @@ enum fa_status fa_tensor_place(struct fa_client *client, struct fa_placed *place
 
 bool fa_tensor_is_inline(const struct fa_placed *placed)
 {
-    return placed->present && !placed->tensor->shared;
+    return placed->message.inline_bytes != NULL;
 }
 
 uint64_t fa_tensor_wire_bytes(const struct fa_placed *placed)
@@ -119,19 +156,19 @@ uint64_t fa_tensor_wire_bytes(const struct fa_placed *placed)
 
 /* --- Buffers --------------------------------------------------------------------------------- */
 
-/* Copies every row between the tensor's place and a packed buffer. */
-static void copy_rows(const struct fa_placed *placed, char *packed, bool gather)
+/* Copies every row between the tensor's place and its packed copy. */
+static void copy_rows(const struct fa_copy *copy, bool gather)
 {
-    const struct fa_extents e = placed->extents;
-    const struct fa_strides s = placed->strides;
-    const size_t row_bytes = e.width * placed->element;
-    char *data = placed->tensor->data;
+    const struct fa_extents e = copy->extents;
+    const struct fa_strides s = copy->strides;
+    const size_t row_bytes = e.width * copy->element;
+    char *packed = copy->packed;
 
     for (uint32_t b = 0; b < e.batch; b++) {
         for (uint32_t h = 0; h < e.heads; h++) {
             for (uint32_t i = 0; i < e.rows; i++) {
                 int64_t first = b * s.batch + h * s.head + i * s.row;
-                char *row = data + (uint64_t)first * placed->element;
+                char *row = copy->data + (uint64_t)first * copy->element;
                 if (gather)
                     memcpy(packed, row, row_bytes);
                 else
@@ -147,8 +184,8 @@ static bool same_strides(struct fa_strides a, struct fa_strides b)
     return a.batch == b.batch && a.head == b.head && a.row == b.row;
 }
 
-enum fa_status fa_tensor_buffer(struct fa_client *client, struct fa_placed *placed,
-                                struct iovec *out)
+enum fa_status fa_tensor_buffer(struct fa_client *client, const struct fa_placed *placed,
+                                struct fa_copy *copy, struct iovec *out)
 {
     const uint64_t bytes = fa_tensor_wire_bytes(placed);
 
@@ -156,25 +193,29 @@ enum fa_status fa_tensor_buffer(struct fa_client *client, struct fa_placed *plac
     if (placed->message.has_stride_row || bytes == 0 ||
         same_strides(placed->strides, fa_packed_strides(placed->extents)))
         return FA_OK;
-    placed->scratch = malloc(bytes);
-    if (!placed->scratch)
+    *copy = (struct fa_copy){.packed = malloc(bytes),
+                             .data = placed->tensor->data,
+                             .extents = placed->extents,
+                             .strides = placed->strides,
+                             .element = placed->element};
+    if (!copy->packed)
         return fa_client_fail(client, FA_RESOURCE_EXHAUSTED, placed->name,
                               "no memory for a packed copy of %llu bytes",
                               (unsigned long long)bytes);
-    out->iov_base = placed->scratch;
+    out->iov_base = copy->packed;
     if (!placed->output)
-        copy_rows(placed, placed->scratch, true);
+        copy_rows(copy, true);
     return FA_OK;
 }
 
-void fa_tensor_scatter(const struct fa_placed *placed)
+void fa_copy_scatter(const struct fa_copy *copy)
 {
-    if (placed->output && placed->scratch)
-        copy_rows(placed, placed->scratch, false);
+    if (copy->packed)
+        copy_rows(copy, false);
 }
 
-void fa_tensor_release(struct fa_placed *placed)
+void fa_copy_release(struct fa_copy *copy)
 {
-    free(placed->scratch);
-    placed->scratch = NULL;
+    free(copy->packed);
+    copy->packed = NULL;
 }

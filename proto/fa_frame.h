@@ -26,7 +26,7 @@
 
 /* The protocol's version, exchanged in Hello. A major step breaks old peers, a minor one adds. */
 #define FA_PROTOCOL_MAJOR 1u
-#define FA_PROTOCOL_MINOR 0u
+#define FA_PROTOCOL_MINOR 1u
 
 /* Alignment of payload buffers, and of the lse that follows an inline o in a reply's payload. */
 #define FA_PAYLOAD_ALIGN 64u
@@ -35,10 +35,16 @@ enum fa_frame_type {
     FA_FRAME_HELLO = 1,
     FA_FRAME_FORWARD = 2,
     FA_FRAME_PING = 3,
-    /* 4-10 are kept for register, alloc, write, read and release region, stats and cancel. */
+    FA_FRAME_REGISTER_REGION = 4,
+    FA_FRAME_ALLOC_REGION = 5,
+    FA_FRAME_WRITE_REGION = 6,
+    FA_FRAME_READ_REGION = 7,
+    FA_FRAME_RELEASE_REGION = 8,
+    FA_FRAME_STATS = 9,
+    FA_FRAME_CANCEL = 10,
 
     FA_FRAME_REPLY = 0x8000 /* a reply's type is this bit over its request's type; alone, it is the
-                               daemon's last word on a connection whose bytes made no sense */
+                               daemon's last word on a connection */
 };
 
 struct fa_frame {

@@ -36,6 +36,42 @@ size_t fa_dtype_bytes(enum fa_dtype dtype)
     return 0;
 }
 
+const char *fa_priority_name(enum fa_priority priority)
+{
+    switch (priority) {
+#define NAME(name, number, text, weight) \
+    case FA_PRIORITY_##name:             \
+        return text;
+        FA_PRIORITY_LIST(NAME)
+#undef NAME
+    }
+    return NULL;
+}
+
+uint32_t fa_priority_weight(enum fa_priority priority)
+{
+    switch (priority) {
+#define WEIGHT(name, number, text, weight) \
+    case FA_PRIORITY_##name:               \
+        return weight;
+        FA_PRIORITY_LIST(WEIGHT)
+#undef WEIGHT
+    }
+    return 0;
+}
+
+bool fa_priority_parse(const char *text, enum fa_priority *out)
+{
+#define PARSE(name, number, form, weight) \
+    if (strcmp(text, form) == 0) {        \
+        *out = FA_PRIORITY_##name;        \
+        return true;                      \
+    }
+    FA_PRIORITY_LIST(PARSE)
+#undef PARSE
+    return false;
+}
+
 bool fa_mask_parse(const char *text, enum fa_mask *out)
 {
 #define FA_MASK_MATCH(name, number, form) \

@@ -1,5 +1,5 @@
-/* fa_types.h: the words that the wire, the kernels and the client share: masks, data types, and
- * the place of a tensor's elements. Plain C, no behaviour but the names. */
+/* fa_types.h: the words that the wire, the kernels and the client share: masks, data types,
+ * priorities, and the place of a tensor's elements. Plain C, no behaviour but the names. */
 #ifndef FA_TYPES_H
 #define FA_TYPES_H
 
@@ -35,15 +35,33 @@ enum fa_dtype {
 #undef FA_DTYPE_ENUM
 };
 
+/* X(NAME, wire number, text form, weight): a client's share of the device against the others of its
+ * uid, while it has work of that priority. */
+#define FA_PRIORITY_LIST(X)   \
+    X(LOW, 1, "low", 1)       \
+    X(NORMAL, 2, "normal", 4) \
+    X(HIGH, 3, "high", 16)
+
+enum fa_priority {
+#define FA_PRIORITY_ENUM(name, number, text, weight) FA_PRIORITY_##name = (number),
+    FA_PRIORITY_LIST(FA_PRIORITY_ENUM)
+#undef FA_PRIORITY_ENUM
+};
+
 /* The text form, or NULL for a number not in the list. Static. */
 const char *fa_mask_name(enum fa_mask mask);
 const char *fa_dtype_name(enum fa_dtype dtype);
+const char *fa_priority_name(enum fa_priority priority);
+
+/* Its weight; 0 for a number not in the list. */
+uint32_t fa_priority_weight(enum fa_priority priority);
 
 /* Bytes of an element; 0 for a number not in the list. */
 size_t fa_dtype_bytes(enum fa_dtype dtype);
 
-/* Finds a mask by its text form. False when there is none of that name. */
+/* Finds one by its text form. False when there is none of that name. */
 bool fa_mask_parse(const char *text, enum fa_mask *out);
+bool fa_priority_parse(const char *text, enum fa_priority *out);
 
 /* Steps in elements, >= 0, between neighbours in batch, head and row; the last dimension is dense.
  * A step of 0 lets all of a dimension share the same elements (inputs only). */

@@ -16,7 +16,7 @@ static void hello_ping_script(struct fake_daemon *fake, int fd, int round)
 {
     static const uint8_t hello[36] = {0x46, 0x41, 0x44, 0x31, 0x01, 0, 0, 0, 0x01, 0, 0,    0,
                                       0,    0,    0,    0,    0x04, 0, 0, 0, 0,    0, 0,    0,
-                                      0,    0,    0,    0,    0,    0, 0, 0, 0x08, 1, 0x10, 0};
+                                      0,    0,    0,    0,    0,    0, 0, 0, 0x08, 1, 0x10, 1};
     static const uint8_t ping[32] = {0x46, 0x41, 0x44, 0x31, 0x03, 0, 0, 0, 0x02};
     uint8_t seen[36];
     struct fake_frame frame;
@@ -67,6 +67,8 @@ START_TEST(hello_and_ping)
     ck_assert_uint_eq(info->jobs, 64);
     ck_assert_uint_eq(info->staged_bytes, 512);
     ck_assert_uint_eq(info->mapped_bytes, 1024);
+    ck_assert_uint_eq(info->regions, 5);
+    ck_assert_uint_eq(info->connection, 77);
     for (int i = 0; i < 5; i++)
         ck_assert_int_eq(fa_ping(client), FA_OK);
     ck_assert_int_eq(fa_last_error_record(client)->status, FA_OK);
@@ -111,12 +113,15 @@ static void forward_script(struct fake_daemon *fake, int fd, int round)
     if (round == 0) {
         ck_assert(forward->has_kv_heads && forward->kv_heads == 1);
         ck_assert_int_eq(forward->mask, FAD__MASK__CAUSAL_TOP_LEFT);
+        ck_assert(forward->has_priority && forward->priority == FAD__PRIORITY__HIGH);
+        ck_assert(forward->has_deadline_us && forward->deadline_us == 1234567);
         ck_assert(forward->has_scale && forward->scale == 0.0);
         ck_assert_uint_eq(forward->version.len, 2);
         ck_assert_mem_eq(forward->version.data, "v4", 2);
     } else {
         ck_assert_int_eq(forward->mask, FAD__MASK__NONE);
         ck_assert(!forward->has_scale && !forward->has_version);
+        ck_assert(!forward->has_priority && !forward->has_deadline_us);
     }
     fad__forward__free_unpacked(forward, NULL);
     fake_answer_problem(fd, &frame);
@@ -131,6 +136,8 @@ START_TEST(forward_inline)
     struct fa_client *client;
 
     fake_problem_init(&problem);
+    problem.args.priority = FA_PRIORITY_HIGH;
+    problem.args.deadline_us = 1234567;
     fake_start(&fake, forward_script, &problem, 2);
     client = fake_open(&fake);
     ck_assert_int_eq(fa_forward(client, &problem.args, &result), FA_OK);
@@ -150,6 +157,8 @@ START_TEST(forward_inline)
     problem.args.mask = FA_MASK_NONE;
     problem.args.scale = NULL;
     problem.args.version = NULL;
+    problem.args.priority = (enum fa_priority)0;
+    problem.args.deadline_us = 0;
     ck_assert_int_eq(fa_forward(client, &problem.args, NULL), FA_OK);
     fake_problem_check(&problem);
     fa_client_close(client);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 /* --- Death ----------------------------------------------------------------------------------- */
 
@@ -184,6 +185,26 @@ START_TEST(timeouts)
 }
 END_TEST
 
+/* The user closed the descriptor, which is the client's: no wait goes on for ever. */
+START_TEST(closed_descriptor)
+{
+    struct fake_daemon fake;
+    struct fake_problem problem;
+    struct fa_client *client;
+    struct fa_request *request;
+
+    fake_problem_init(&problem);
+    fake_start(&fake, silent_script, NULL, 1);
+    client = fake_open(&fake);
+    ck_assert_int_eq(fa_forward_submit(client, &problem.args, &request), FA_OK);
+    close(fa_client_fd(client));
+    ck_assert_int_eq(fa_wait(client, request, NULL), FA_DISCONNECTED);
+    fake_check_closed(client, FA_DISCONNECTED);
+    fa_client_close(client);
+    fake_stop(&fake);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("client_faults");
@@ -194,6 +215,7 @@ Suite *test_suite(void)
     tcase_add_test(tcase, dying_daemon);
     tcase_add_test(tcase, gone_between_calls);
     tcase_add_test(tcase, timeouts);
+    tcase_add_test(tcase, closed_descriptor);
     suite_add_tcase(suite, tcase);
     return suite;
 }

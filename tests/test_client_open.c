@@ -129,7 +129,7 @@ START_TEST(bad_hellos)
         enum fa_status status;
         const char *text;
     } expected[HELLOS] = {
-        [OTHER_MAJOR] = {FA_PROTOCOL_MISMATCH, "protocol 2.0, this client 1.0"},
+        [OTHER_MAJOR] = {FA_PROTOCOL_MISMATCH, "protocol 2.0, this client 1.1"},
         [REFUSED] = {FA_PROTOCOL_MISMATCH, "this daemon speaks 3"},
         [NO_HELLO] = {FA_PROTOCOL_ERROR, "hello"},
         [SHORT_UUID] = {FA_PROTOCOL_ERROR, "hello.devices.uuid"},

@@ -86,11 +86,11 @@ START_TEST(all_shared)
     memory = shared.data;
     for (int i = 0; i < SHARED_SIZE; i++)
         ck_assert_int_eq(memory[i], 0);
-    args->q = (struct fa_tensor){memory + AT_Q, &shared, NULL};
-    args->k = (struct fa_tensor){memory + AT_K, &shared, NULL};
-    args->v = (struct fa_tensor){memory + AT_V, &shared, NULL};
-    args->o = (struct fa_tensor){memory + AT_O, &shared, &bmhd};
-    args->lse = (struct fa_tensor){memory + AT_LSE, &shared, NULL};
+    args->q = (struct fa_tensor){.data = memory + AT_Q, .shared = &shared};
+    args->k = (struct fa_tensor){.data = memory + AT_K, .shared = &shared};
+    args->v = (struct fa_tensor){.data = memory + AT_V, .shared = &shared};
+    args->o = (struct fa_tensor){.data = memory + AT_O, .shared = &shared, .strides = &bmhd};
+    args->lse = (struct fa_tensor){.data = memory + AT_LSE, .shared = &shared};
     *(float *)args->q.data = 21;
     client = fake_open(&fake);
     ck_assert_int_eq(fa_forward(client, args, NULL), FA_OK);

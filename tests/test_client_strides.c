@@ -90,8 +90,8 @@ START_TEST(strided_outputs)
     for (int i = 0; i < 24; i++)
         lse[i] = -5;
     fake_problem_init(&problem);
-    problem.args.o = (struct fa_tensor){o, NULL, &bmhd};
-    problem.args.lse = (struct fa_tensor){lse, NULL, &second};
+    problem.args.o = (struct fa_tensor){.data = o, .strides = &bmhd};
+    problem.args.lse = (struct fa_tensor){.data = lse, .strides = &second};
     fake_start(&fake, packed_script, NULL, 1);
     client = fake_open(&fake);
     ck_assert_int_eq(fa_forward(client, &problem.args, NULL), FA_OK);

@@ -102,7 +102,7 @@ END_TEST
 
 START_TEST(unknown_type_is_unimplemented_and_its_payload_skipped)
 {
-    static const uint16_t types[] = {4, 10, 0x7fff};
+    static const uint16_t types[] = {FA_FRAME_CANCEL + 1, 0x0100, 0x7fff};
     size_t size = (size_t)3 << 20;
     uint8_t *payload = calloc(1, size);
     int fd = wire_greet();

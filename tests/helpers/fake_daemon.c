@@ -36,10 +36,20 @@ static void *serve(void *arg)
     return NULL;
 }
 
-void fake_start(struct fake_daemon *fake, fake_script *script, void *data, int rounds)
+void fake_listen(struct fake_daemon *fake)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
+    unlink(fake->path);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", fake->path);
+    fake->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_ge(fake->listen_fd, 0);
+    ck_assert_int_eq(bind(fake->listen_fd, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(fake->listen_fd, 0), 0);
+}
+
+void fake_start(struct fake_daemon *fake, fake_script *script, void *data, int rounds)
+{
     memset(fake, 0, sizeof *fake);
     fake->descriptors = count_descriptors();
     fake->script = script;
@@ -47,11 +57,7 @@ void fake_start(struct fake_daemon *fake, fake_script *script, void *data, int r
     snprintf(fake->directory, sizeof fake->directory, "/tmp/fa-test-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(fake->directory));
     snprintf(fake->path, sizeof fake->path, "%s/sock", fake->directory);
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", fake->path);
-    fake->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_ge(fake->listen_fd, 0);
-    ck_assert_int_eq(bind(fake->listen_fd, (struct sockaddr *)&address, sizeof address), 0);
-    ck_assert_int_eq(listen(fake->listen_fd, 0), 0);
+    fake_listen(fake);
     fake_serve(fake, rounds);
 }
 
@@ -343,52 +349,4 @@ void fake_problem_check(const struct fake_problem *problem)
         ck_assert(problem->o[i] == (float)(1000 + i));
     for (int i = 0; i < 12; i++)
         ck_assert(problem->lse[i] == (float)(2000 + i));
-}
-
-void fake_hello(int fd)
-{
-    static uint8_t uuid[16] = {0xaa, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    char *transports[2] = {FAKE_TEXT("inline"), FAKE_TEXT("memfd")};
-    Fad__Reply reply = FAD__REPLY__INIT;
-    Fad__HelloReply hello = FAD__HELLO_REPLY__INIT;
-    Fad__Limits limits = FAD__LIMITS__INIT;
-    Fad__Device devices[2] = {FAD__DEVICE__INIT, FAD__DEVICE__INIT};
-    Fad__Version versions[2] = {FAD__VERSION__INIT, FAD__VERSION__INIT};
-    Fad__Device *device_list[2] = {&devices[0], &devices[1]};
-    Fad__Version *version_list[2] = {&versions[0], &versions[1]};
-    struct fake_frame request;
-
-    ck_assert(fake_read(fd, &request));
-    ck_assert_int_eq(request.frame.type, FA_FRAME_HELLO);
-    devices[0].name = FAKE_TEXT("first");
-    devices[0].has_uuid = devices[0].has_memory_bytes = devices[0].has_streams = true;
-    devices[0].uuid = (ProtobufCBinaryData){sizeof uuid, uuid};
-    devices[0].memory_bytes = 1ull << 40;
-    devices[0].streams = 3;
-    devices[1].name = FAKE_TEXT("second");
-    versions[0].name = FAKE_TEXT("v0"), versions[0].title = FAKE_TEXT("Unfused"),
-    versions[0].kernel = FAKE_TEXT("plain");
-    versions[1].name = FAKE_TEXT("v4"), versions[1].title = FAKE_TEXT("Optimised v3"),
-    versions[1].kernel = FAKE_TEXT("tiled");
-    limits.has_message_bytes = limits.has_payload_bytes = limits.has_jobs = true;
-    limits.has_staged_bytes = limits.has_mapped_bytes = true;
-    limits.message_bytes = FA_FRAME_MESSAGE_MAX;
-    limits.payload_bytes = FAKE_PAYLOAD_LIMIT;
-    limits.jobs = 64;
-    limits.staged_bytes = 512;
-    limits.mapped_bytes = 1024;
-    hello.has_protocol_major = hello.has_protocol_minor = true;
-    hello.protocol_major = FA_PROTOCOL_MAJOR;
-    hello.protocol_minor = 7;
-    hello.daemon_version = FAKE_TEXT("9.8.7");
-    hello.backend = FAKE_TEXT("cpu");
-    hello.n_devices = hello.n_versions = hello.n_transports = 2;
-    hello.devices = device_list;
-    hello.versions = version_list;
-    hello.transports = transports;
-    hello.limits = &limits;
-    reply.has_status = true;
-    reply.hello = &hello;
-    fake_reply(fd, &request, &reply, NULL, 0);
-    fake_frame_release(&request);
 }

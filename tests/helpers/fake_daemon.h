@@ -33,6 +33,9 @@ struct fake_daemon {
 /* Listens at fake->path and serves rounds connections. */
 void fake_start(struct fake_daemon *fake, fake_script *script, void *data, int rounds);
 
+/* Listens again at fake->path, when its listening socket is closed. */
+void fake_listen(struct fake_daemon *fake);
+
 /* Serves rounds more, when those of fake_start are served and their thread is joined. */
 void fake_serve(struct fake_daemon *fake, int rounds);
 
@@ -107,5 +110,9 @@ void fake_check_output(const Fad__Tensor *tensor);
 /* Reads the hello and answers it as a daemon with two devices, v0 and v4, and these limits. */
 #define FAKE_PAYLOAD_LIMIT ((uint64_t)96 << 20)
 void fake_hello(int fd);
+
+/* The same after change has been at it. */
+typedef void fake_hello_change(Fad__HelloReply *hello, const void *data);
+void fake_hello_as(int fd, fake_hello_change *change, const void *data);
 
 #endif
