@@ -53,7 +53,7 @@ obj      = $(patsubst %.c,$(B)/%.o,$(1))
 PROTO_OBJ   := $(call obj,$(PROTO)) $(B)/gen/fad.pb-c.o
 KERNELS_OBJ := $(call obj,$(KERNELS)) $(ISAS:%=$(B)/kernels/cpu/tiled_%.o)
 
-.PHONY: help build run check check-all lint format deps clean
+.PHONY: help build run check check-all lint format deps clean install uninstall
 .DEFAULT_GOAL := help
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -69,6 +69,8 @@ help:
 	'make format     clang-format the sources in place' \
 	'make deps       install the packages that a build needs (apt; root or sudo)' \
 	'make clean      remove build/' \
+	'make install    programs, libfa and systemd units, under DESTDIR and PREFIX (/usr/local);' \
+	'                make uninstall removes them' \
 	'SAN=asan or SAN=tsan before build or check uses a sanitizer build'
 
 build: $(B)/fad $(B)/fa-cli $(B)/libfa.a
@@ -107,6 +109,35 @@ format:
 clean:
 	rm -rf build
 
+# --- Installing ----------------------------------------------------------------------------------
+
+PREFIX ?= /usr/local
+INSTALLED = bin/fad bin/fa-cli lib/libfa.a include/fad/fa.h \
+            $(HEADERS:%=include/fad/proto/%) \
+            lib/systemd/system/fad.service lib/systemd/system/fad.socket \
+            lib/sysusers.d/fad.conf lib/tmpfiles.d/fad.conf
+HEADERS  := fa_status.h fa_types.h
+TO        = $(DESTDIR)$(PREFIX)
+
+# With the headers in include/fad a program says #include <fad/fa.h>.
+install: build
+	install -d $(TO)/bin $(TO)/lib/systemd/system $(TO)/lib/sysusers.d $(TO)/lib/tmpfiles.d \
+	    $(TO)/include/fad/proto
+	install -m 755 $(B)/fad $(B)/fa-cli $(TO)/bin
+	install -m 644 $(B)/libfa.a $(TO)/lib
+	install -m 644 client/fa.h $(TO)/include/fad
+	install -m 644 $(HEADERS:%=proto/%) $(TO)/include/fad/proto
+	install -m 644 systemd/fad.socket $(TO)/lib/systemd/system
+	sed 's|^ExecStart=/usr/local/|ExecStart=$(PREFIX)/|' systemd/fad.service \
+	    >$(TO)/lib/systemd/system/fad.service
+	chmod 644 $(TO)/lib/systemd/system/fad.service
+	install -m 644 systemd/fad.sysusers.conf $(TO)/lib/sysusers.d/fad.conf
+	install -m 644 systemd/fad.tmpfiles.conf $(TO)/lib/tmpfiles.d/fad.conf
+
+uninstall:
+	rm -f $(INSTALLED:%=$(TO)/%)
+	rmdir $(TO)/include/fad/proto $(TO)/include/fad 2>/dev/null || true
+
 # --- Generated -----------------------------------------------------------------------------------
 
 $(GEN)/fad.pb-c.c: proto/fad.proto
@@ -136,8 +167,14 @@ $(B)/kernels/cpu/tiled_%.o: kernels/cpu/tiled.c Makefile | $(GEN)/fad.pb-c.h
 
 # --- Libraries and programs ----------------------------------------------------------------------
 
-# libfa carries the protocol, so that a program needs no other archive of ours.
-$(B)/libfa.a: $(call obj,$(CLIENT)) $(PROTO_OBJ)
+# libfa carries the protocol, so that a program needs no other archive of ours. It is one object in
+# which only what its headers declare, each function on a line's start, is visible to the program.
+PUBLIC := client/fa.h $(HEADERS:%=proto/%)
+$(B)/libfa.o: $(call obj,$(CLIENT)) $(PROTO_OBJ) $(PUBLIC)
+	$(Q)$(CC) -r -nostdlib -o $@ $(filter %.o,$^)
+	$(Q)sed -n 's/^[a-z].*[ *]\(fa_[a-z0-9_]*\)(.*/\1/p' $(PUBLIC) >$(@:.o=.symbols)
+	$(Q)objcopy --keep-global-symbols=$(@:.o=.symbols) $@
+$(B)/libfa.a: $(B)/libfa.o
 $(B)/libfakernels.a: $(KERNELS_OBJ) $(call obj,$(PROTO))
 $(B)/libfad.a: $(call obj,$(DAEMON)) $(PROTO_OBJ)
 $(B)/lib%.a:
@@ -154,7 +191,7 @@ $(B)/fa-cli: $(call obj,$(CLI)) $(B)/libfa.a $(B)/libfakernels.a
 
 CLI_PARTS := $(filter-out client/cli/main.c,$(CLI))
 $(B)/tests/test_%: $(B)/tests/test_%.o $(call obj,$(HELPERS)) $(call obj,$(CLI_PARTS)) \
-                   $(B)/libfad.a $(B)/libfa.a $(B)/libfakernels.a
+                   $(call obj,$(CLIENT)) $(B)/libfad.a $(B)/libfakernels.a
 	@$(if $(V),,echo '  LINK $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) $(CLI_LIBS) $(CHECK_LIBS)
 

@@ -116,5 +116,6 @@ double fa_kernel_seconds(const struct fa_kernel *kernel, const struct fa_problem
 {
     const double outputs = (double)problem->batch * problem->heads * problem->q_len;
     const double bytes = outputs * (problem->head_dim + 1) * sizeof(float);
-    return (double)fa_problem_flops(problem) / kernel->rate + bytes / WRITE_RATE;
+    return (double)fa_problem_flops(problem) / kernel->rate + bytes / WRITE_RATE +
+           (double)kernel->units(problem) * kernel->unit_seconds;
 }

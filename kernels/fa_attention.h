@@ -124,11 +124,12 @@ struct fa_kernel {
     /* Runs (CPU) or enqueues (CUDA) the range. Allocates nothing, never synchronises. */
     enum fa_status (*launch)(const struct fa_launch *launch);
 
-    double rate; /* FLOP/s of one stream, measured */
+    double rate;         /* FLOP/s of one stream, measured */
+    double unit_seconds; /* what a unit takes besides its FLOP, measured */
 };
 
 /* A first guess of how long the problem takes on one stream, in seconds: its FLOP at the kernel's
- * rate, and its outputs' bytes at a memory's. */
+ * rate, its outputs' bytes at a memory's, and what its units take besides. */
 double fa_kernel_seconds(const struct fa_kernel *kernel, const struct fa_problem *problem);
 
 /* A version: one rung of the ladder. The table has one row each, slowest first. */

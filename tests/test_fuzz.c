@@ -3,6 +3,7 @@
 #include "tests/helpers/wire_forward.h"
 
 #include "daemon/connection/reader.h"
+#include "daemon/connection/region.h"
 #include "proto/fa_arena.h"
 
 #include <fcntl.h>
@@ -190,17 +191,30 @@ static void assert_inside(struct fad_request *request, int tensor, uint64_t offs
 
 static uint64_t passed, refused; /* so that the fuzzer is seen to reach both */
 
-static void check_request(const struct fad_message *message, int64_t memfd_size)
+/* Every region that a request names. */
+static struct fad_client_region any_region = {.writable = true, .region = {.size = 4096}};
+
+static bool accepts(const struct fad_message *message, int64_t memfd_size,
+                    struct fad_request *request, struct fa_error *error)
 {
     static struct fa_arena arena;
+
+    fa_arena_init(&arena);
+    if (fad_request_decode(message->bytes, message->frame.message_length, fa_arena_reset(&arena),
+                           request, error) != FA_OK)
+        return false;
+    for (int t = 0; t < FAD_TENSORS; t++)
+        request->at[t].region = &any_region;
+    return fad_request_check(request, message->frame.payload_length, memfd_size, error) == FA_OK;
+}
+
+static void check_request(const struct fad_message *message, int64_t memfd_size)
+{
     struct fad_request request;
     struct fa_error error = {.status = FA_OK};
     uint64_t payload = message->frame.payload_length;
 
-    fa_arena_init(&arena);
-    if (fad_request_decode(message->bytes, message->frame.message_length, &arena, &request,
-                           &error) != FA_OK ||
-        fad_request_check(&request, payload, memfd_size, &error) != FA_OK) {
+    if (!accepts(message, memfd_size, &request, &error)) {
         MUST(error.status != FA_OK);
         MUST(error.status < FA_UNAVAILABLE);
         MUST(error.field[0] && error.text[0]);
@@ -214,6 +228,8 @@ static void check_request(const struct fad_message *message, int64_t memfd_size)
         const struct fad_location *at = &request.at[t];
         if (at->place == FAD_MEMFD)
             assert_inside(&request, t, at->offset, (uint64_t)memfd_size);
+        else if (at->place == FAD_REGION)
+            assert_inside(&request, t, at->offset, any_region.region.size);
         else if (at->place == FAD_INLINE && t <= FAD_V)
             assert_inside(&request, t, at->offset, payload);
         else if (at->place == FAD_INLINE)

@@ -31,9 +31,16 @@ START_TEST(defaults)
     ck_assert_int_eq(parse(argv), FA_OK);
     ck_assert_ptr_null(options.socket);
     ck_assert_uint_eq(options.workers, 0);
-    ck_assert_uint_eq(options.connections, 512);
+    ck_assert_uint_eq(options.limits[FAD_LEVEL_USER].of[FAD_CONNECTIONS], 128);
+    ck_assert_uint_eq(options.limits[FAD_LEVEL_DAEMON].of[FAD_CONNECTIONS], 512);
+    ck_assert_uint_eq(options.limits[FAD_LEVEL_CONNECTION].of[FAD_JOBS], 64);
+    ck_assert_uint_eq(options.limits[FAD_LEVEL_USER].of[FAD_JOBS], 256);
+    ck_assert_uint_eq(options.limits[FAD_LEVEL_DAEMON].of[FAD_JOBS], 1024);
+    ck_assert_uint_eq(options.limits[FAD_LEVEL_CONNECTION].of[FAD_MAPPED], (uint64_t)8 << 30);
+    ck_assert_uint_eq(options.limits[FAD_LEVEL_DAEMON].of[FAD_STAGED], 0);
     ck_assert_uint_eq(options.payload_max, 512 << 20);
     ck_assert_uint_eq(options.stall_seconds, 30);
+    ck_assert_uint_eq(options.drain_seconds, 10);
     ck_assert(!options.quiet && !options.help && !options.version);
 }
 END_TEST
@@ -71,6 +78,51 @@ START_TEST(numbers_are_strict)
 }
 END_TEST
 
+START_TEST(bytes_take_a_suffix)
+{
+    static const char *const bad[] = {"", "K", "1k", "1KK", "1 K", "4095", "1025G", "K1", "3K"};
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        expect_refused(PARSE((char *)"--payload-max", (char *)bad[i]), "payload-max",
+                       "from 4096 to 1099511627776, K, M or G");
+    ck_assert_int_eq(PARSE((char *)"--payload-max", (char *)"4K"), FA_OK);
+    ck_assert_uint_eq(options.payload_max, 4096);
+    ck_assert_int_eq(PARSE((char *)"--payload-max=1024G"), FA_OK);
+    ck_assert_uint_eq(options.payload_max, (uint64_t)1 << 40);
+    ck_assert_int_eq(PARSE((char *)"--payload-max=5000"), FA_OK);
+    ck_assert_uint_eq(options.payload_max, 5000);
+}
+END_TEST
+
+static uint64_t limit_of(enum fad_level level, enum fad_resource resource)
+{
+    return options.limits[level].of[resource];
+}
+
+START_TEST(limits_are_lists)
+{
+    static const char *const bad[] = {"",      "1",      "1,2",    "1,2,3,4", "1,2,3,",
+                                      "0,1,1", "1,-1,1", "1K,1,1", "a,b,c",   "1,2 ,3"};
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        expect_refused(PARSE((char *)"--jobs", (char *)bad[i]), "jobs", "must be CONN,UID,ALL");
+    expect_refused(PARSE((char *)"--connections", (char *)"1,2,3"), "connections",
+                   "must be UID,ALL: numbers from 1 to 65536");
+    ck_assert_int_eq(PARSE((char *)"--jobs=1,2,3", (char *)"--connections", (char *)"4,5",
+                           (char *)"--staged=1M,,6G", (char *)"--regions=,,"),
+                     FA_OK);
+    ck_assert_uint_eq(limit_of(FAD_LEVEL_CONNECTION, FAD_JOBS), 1);
+    ck_assert_uint_eq(limit_of(FAD_LEVEL_USER, FAD_JOBS), 2);
+    ck_assert_uint_eq(limit_of(FAD_LEVEL_DAEMON, FAD_JOBS), 3);
+    ck_assert_uint_eq(limit_of(FAD_LEVEL_USER, FAD_CONNECTIONS), 4);
+    ck_assert_uint_eq(limit_of(FAD_LEVEL_DAEMON, FAD_CONNECTIONS), 5);
+    ck_assert_uint_eq(limit_of(FAD_LEVEL_CONNECTION, FAD_STAGED), 1 << 20);
+    ck_assert_uint_eq(limit_of(FAD_LEVEL_USER, FAD_STAGED), 0);
+    ck_assert_uint_eq(limit_of(FAD_LEVEL_DAEMON, FAD_STAGED), (uint64_t)6 << 30);
+    ck_assert_uint_eq(limit_of(FAD_LEVEL_USER, FAD_REGIONS), 256);
+}
+END_TEST
+
 START_TEST(the_program_says_so)
 {
     struct test_output output = test_run(test_program("fad"), "--workers", "many");
@@ -95,6 +147,8 @@ Suite *test_suite(void)
     tcase_add_test(tests, both_forms_of_a_value);
     tcase_add_test(tests, what_is_no_option_is_refused);
     tcase_add_test(tests, numbers_are_strict);
+    tcase_add_test(tests, bytes_take_a_suffix);
+    tcase_add_test(tests, limits_are_lists);
     tcase_add_test(tests, the_program_says_so);
     suite_add_tcase(suite, tests);
     return suite;

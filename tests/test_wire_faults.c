@@ -196,7 +196,7 @@ END_TEST
 
 static void setup_for_four(void)
 {
-    wire_setup_with((const char *const[]){"--connections", "4", NULL});
+    wire_setup_with((const char *const[]){"--connections", "4,4", NULL});
 }
 
 static void expect_full(void)

@@ -100,10 +100,16 @@ START_TEST(hello_tells_what_the_daemon_offers)
     ck_assert_uint_eq(offer->n_versions, 5);
     ck_assert_str_eq(offer->versions[0]->name, "v0");
     ck_assert_str_eq(offer->versions[4]->name, "v4");
-    ck_assert_uint_eq(offer->n_transports, 2);
+    ck_assert_uint_eq(offer->n_transports, 3);
+    ck_assert_str_eq(offer->transports[0], "inline");
+    ck_assert_str_eq(offer->transports[1], "memfd");
+    ck_assert_str_eq(offer->transports[2], "region");
+    ck_assert_uint_eq(offer->protocol_minor, FA_PROTOCOL_MINOR);
+    ck_assert_uint_gt(offer->connection, 0);
     ck_assert_uint_eq(offer->limits->message_bytes, FA_FRAME_MESSAGE_MAX);
     ck_assert_uint_eq(offer->limits->payload_bytes, (uint64_t)512 << 20);
     ck_assert_uint_eq(offer->limits->jobs, 64);
+    ck_assert_uint_eq(offer->limits->regions, 64);
     wire_release(&reply);
     close(fd);
 }

@@ -321,6 +321,27 @@ START_TEST(sequence_alone_and_in_a_batch_gives_the_same_bits)
 }
 END_TEST
 
+/* A request of a kilobyte, by strides of 0: so many query rows leave no units but whole tiles over
+ * all keys. */
+START_TEST(work_in_pieces_too_long_for_the_others_is_refused)
+{
+    struct wire_forward f;
+    int fd = wire_greet();
+
+    wire_forward_make(&f, (struct wire_shape){1, 1, 1, 1, 1, 8}, 0);
+    for (int t = 0; t <= FAD_V; t++)
+        wire_forward_set_strides(&f, (enum fad_tensor)t, 0, 0, 0);
+    f.message.q_len = 19200;
+    f.message.kv_len = 1 << 28;
+    wire_refused(fd, &f, FA_UNIMPLEMENTED, "kv_len");
+    f.message.q_len = 64; /* here the keys are cut, too: it is at work until we go */
+    ck_assert(wire_forward_send(fd, &f, 5));
+    wire_ping(fd, 6);
+    wire_forward_free(&f);
+    close(fd);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     const TTest *const tests[] = {
@@ -335,6 +356,7 @@ Suite *test_suite(void)
         any_head_dim_at_offsets_of_4,
         strides_of_zero_repeat_an_input,
         more_than_65535_heads,
+        work_in_pieces_too_long_for_the_others_is_refused,
         sequence_alone_and_in_a_batch_gives_the_same_bits,
         offsets_of_gigabytes_by_strides, /* the last: it may be left out */
     };

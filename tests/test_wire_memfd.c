@@ -208,12 +208,12 @@ START_TEST(memfd_over_the_mapped_limit_is_refused_naming_it)
 
     make_with(&f, ALL_SHARED, wire_memfd(((uint64_t)8 << 30) + 4096, F_SEAL_SHRINK)); /* sparse */
     ck_assert(wire_forward_send(connection, &f, 5));
-    wire_expect_text(connection, 5, FA_RESOURCE_EXHAUSTED, "", "mapped shared memory");
+    wire_expect_text(connection, 5, FA_RESOURCE_EXHAUSTED, "", "shared memory and regions");
     wire_serves(connection);
     wire_forward_free(&f);
     make_with(&f, ALL_SHARED, wire_memfd(INT64_MAX, F_SEAL_SHRINK));
     ck_assert(wire_forward_send(connection, &f, 6));
-    wire_expect_text(connection, 6, FA_RESOURCE_EXHAUSTED, "", "mapped shared memory");
+    wire_expect_text(connection, 6, FA_RESOURCE_EXHAUSTED, "", "shared memory and regions");
     wire_serves(connection);
     wire_forward_free(&f);
     close(connection);

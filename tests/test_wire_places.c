@@ -3,6 +3,7 @@
 #include "tests/helpers/wire_forward.h"
 
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 #define ALL_SHARED 0x1fu
@@ -189,6 +190,33 @@ START_TEST(gaps_between_output_rows_are_not_written)
 }
 END_TEST
 
+/* Memory of the daemon's is used again and again: nothing of what other requests left there may
+ * show between the outputs of a reply. */
+START_TEST(gap_between_inline_outputs_is_zero)
+{
+    static const uint8_t zero[FA_PAYLOAD_ALIGN];
+    int fd = wire_greet();
+
+    for (uint64_t id = 10; id < 60; id++) {
+        struct wire_forward f;
+        struct wire_reply reply;
+
+        wire_forward_make(&f, (struct wire_shape){1, 1, 1, 1, 1, 1}, 0);
+        for (int t = 0; t <= FAD_V; t++)
+            f.inlined[t].offset = 0;
+        f.payload.size = 128; /* about as much as the reply's */
+        memset(f.payload.data, 'A', f.payload.size);
+        ck_assert(wire_forward_send(fd, &f, id));
+        wire_receive(fd, &reply);
+        wire_forward_check(&f, &reply);
+        ck_assert(memcmp(reply.payload + 4, zero, FA_PAYLOAD_ALIGN - 4) == 0);
+        wire_release(&reply);
+        wire_forward_free(&f);
+    }
+    close(fd);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     const TTest *const tests[] = {
@@ -250,6 +278,7 @@ Suite *test_suite(void)
         inputs_may_overlap_each_other,
         batch_sequence_head_order_is_just_strides,
         gaps_between_output_rows_are_not_written,
+        gap_between_inline_outputs_is_zero,
     };
     return wire_suite("wire_places", tests, sizeof tests / sizeof tests[0]);
 }

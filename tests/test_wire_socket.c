@@ -1,64 +1,19 @@
-/* test_wire_socket.c: the daemon's beginning and end: whose socket a path is, and stopping with
- * clients connected. */
+/* test_wire_socket.c: whose socket a path is. */
+#include "tests/helpers/manager.h"
 #include "tests/helpers/wire_forward.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static struct test_output run_daemon(const char *path)
 {
     return test_run(test_program("fad"), "--socket", path);
 }
-
-/* --- Stopping -------------------------------------------------------------------------------- */
-
-static void expect_clean_stop(int number)
-{
-    struct test_daemon *daemon = wire_daemon();
-    int idle = wire_greet(), busy = wire_greet(), half = wire_greet(), unread = wire_greet();
-    struct wire_forward f;
-    int status;
-
-    wire_forward_make_long(&f);
-    for (uint64_t id = 10; id < 20; id++)
-        ck_assert(wire_forward_send(busy, &f, id));
-    wire_ping(busy, 99);
-    wire_send(half, "FAD1\2", 5);
-    wire_forward_free(&f);
-    wire_forward_make(&f, (struct wire_shape){1, 4096, 1, 1, 1, 256}, 0x0f & ~(1u << FAD_O));
-    ck_assert(wire_forward_send(unread, &f, 5)); /* 4 MiB that will wait to be read */
-    wire_forward_free(&f);
-    ck_assert_int_eq(kill(daemon->pid, number), 0);
-    status = test_wait(daemon->pid, WIRE_SECONDS);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "ended with 0x%x", status);
-    ck_assert_msg(access(daemon->socket, F_OK) != 0 && errno == ENOENT, "the socket is left");
-    wire_expect_end(idle);
-    wire_expect_end(busy);
-    wire_expect_end(half);
-    close(unread);
-    test_remove_directory(daemon->directory);
-}
-
-START_TEST(sigterm_with_clients_and_work_ends_cleanly)
-{
-    expect_clean_stop(SIGTERM);
-}
-END_TEST
-
-START_TEST(sigint_with_clients_and_work_ends_cleanly)
-{
-    expect_clean_stop(SIGINT);
-}
-END_TEST
 
 /* --- Whose path ------------------------------------------------------------------------------ */
 
@@ -77,23 +32,6 @@ START_TEST(second_daemon_is_refused_naming_the_path)
 }
 END_TEST
 
-/* Connects to a daemon that is just starting. */
-static int connect_when_ready(const char *path)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-    for (int tries = 0; tries < WIRE_SECONDS * 100; tries++) {
-        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-        if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
-            return fd;
-        close(fd);
-        test_sleep_ms(10);
-    }
-    ck_abort_msg("no daemon at %s", path);
-}
-
 START_TEST(stale_socket_is_replaced)
 {
     struct test_daemon *daemon = wire_daemon();
@@ -106,7 +44,7 @@ START_TEST(stale_socket_is_replaced)
     test_wait(daemon->pid, WIRE_SECONDS);
     ck_assert_int_eq(access(daemon->socket, F_OK), 0); /* left by the dead one */
     test_begin(&process, argv);
-    fd = connect_when_ready(daemon->socket);
+    fd = manager_connect(daemon->socket);
     wire_hello(fd);
     wire_serves(fd);
     close(fd);
@@ -129,12 +67,12 @@ START_TEST(log_that_nobody_reads_any_more_does_not_end_it)
     test_make_directory(directory);
     snprintf(path, sizeof path, "%s/fad.sock", directory);
     test_begin(&process, argv);
-    fd = connect_when_ready(path);
+    fd = manager_connect(path);
     close(process.err);
     close(process.out);
     wire_send(fd, "no frame begins like this, and the log says so", 46);
     wire_expect_last(fd, 0, FA_PROTOCOL_ERROR, "header.magic");
-    fd = connect_when_ready(path);
+    fd = manager_connect(path);
     wire_hello(fd);
     wire_serves(fd);
     close(fd);
@@ -223,8 +161,6 @@ Suite *test_suite(void)
     tcase_set_timeout(fresh, TEST_CASE_SECONDS);
     tcase_add_checked_fixture(running, wire_setup,
                               NULL); /* each test ends the daemon its own way */
-    tcase_add_test(running, sigterm_with_clients_and_work_ends_cleanly);
-    tcase_add_test(running, sigint_with_clients_and_work_ends_cleanly);
     tcase_add_test(running, second_daemon_is_refused_naming_the_path);
     tcase_add_test(running, stale_socket_is_replaced);
     tcase_add_test(running, socket_is_only_the_owners);

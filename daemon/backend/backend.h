@@ -33,14 +33,15 @@ struct fad_op {
     uint64_t finished_ns;
 
     /* The backend's own, from the call to done(): */
-    void (*work)(struct fad_op *op, void *scratch);
+    bool (*work)(struct fad_op *op, void *scratch);
     void *subject;
 };
 
 #define fad_container_of(pointer, type, member) \
     ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
-/* Streams that a device may have. */
+/* Devices, and streams that a device may have. */
+#define FAD_DEVICES_MAX 16u
 #define FAD_STREAMS_MAX 256u
 
 struct fad_device {
@@ -73,9 +74,11 @@ struct fad_region {
     struct fad_region_source source;
     void *base;    /* first byte of the allocation */
     uint64_t size; /* its real size, whatever the client said */
+    bool fixed;    /* MEMFD: its file can grow no more */
 };
 
-/* A copy between any two places the backend's device or host memory. */
+/* A copy between any two places the backend's device or host memory. From the call on its places
+ * and size are the backend's own. */
 struct fad_copy {
     struct fad_op op;
     uint32_t device;
@@ -105,8 +108,8 @@ struct fad_backend_ops {
                  struct fad_backend **out, struct fa_error *error);
 
     /* Opens region->source; done: base and size are set. IPC: FA_IPC_REFUSED when the driver will
-     * not. close undoes it, once nothing uses the region any more; its op always ends with status
-     * 0. */
+     * not. close undoes it, once nothing uses the region any more, and base and size with it; its
+     * op always ends with status 0. */
     int (*region_open)(struct fad_backend *backend, struct fad_region *region, struct fad_op *op);
     int (*region_close)(struct fad_backend *backend, struct fad_region *region, struct fad_op *op);
 

@@ -2,6 +2,9 @@
 
 #include <assert.h>
 
+/* Batches in one turn of the loop. */
+#define BATCHES_MAX 4
+
 static void on_wake(uv_async_t *wake)
 {
     fad_completions_drain(fad_container_of(wake, struct fad_completions, wake));
@@ -19,6 +22,7 @@ int fad_completions_init(struct fad_completions *completions, uv_loop_t *loop,
         return r;
     }
     STAILQ_INIT(&completions->ops);
+    completions->watched = false;
     completions->drained = drained;
     completions->user = user;
     return 0;
@@ -26,28 +30,62 @@ int fad_completions_init(struct fad_completions *completions, uv_loop_t *loop,
 
 void fad_completions_push(struct fad_completions *completions, struct fad_op *op)
 {
+    bool seen;
+
     uv_mutex_lock(&completions->lock);
     STAILQ_INSERT_TAIL(&completions->ops, op, link);
+    seen = completions->watched;
     uv_mutex_unlock(&completions->lock);
-    uv_async_send(&completions->wake);
+    if (!seen)
+        uv_async_send(&completions->wake);
+}
+
+void fad_completions_watch(struct fad_completions *completions)
+{
+    uv_mutex_lock(&completions->lock);
+    completions->watched = true;
+    uv_mutex_unlock(&completions->lock);
+}
+
+/* Moves what is listed to the batch; false: nothing is. */
+static bool take(struct fad_completions *completions, struct fad_ops *batch)
+{
+    STAILQ_INIT(batch);
+    uv_mutex_lock(&completions->lock);
+    STAILQ_CONCAT(batch, &completions->ops);
+    completions->watched = !STAILQ_EMPTY(batch);
+    uv_mutex_unlock(&completions->lock);
+    return !STAILQ_EMPTY(batch);
+}
+
+static void wake_for_rest(struct fad_completions *completions)
+{
+    bool rest;
+
+    uv_mutex_lock(&completions->lock);
+    completions->watched = false;
+    rest = !STAILQ_EMPTY(&completions->ops);
+    uv_mutex_unlock(&completions->lock);
+    if (rest)
+        uv_async_send(&completions->wake);
 }
 
 void fad_completions_drain(struct fad_completions *completions)
 {
-    struct fad_ops batch = STAILQ_HEAD_INITIALIZER(batch);
-    struct fad_op *op;
+    struct fad_ops batch;
 
-    uv_mutex_lock(&completions->lock);
-    STAILQ_CONCAT(&batch, &completions->ops);
-    uv_mutex_unlock(&completions->lock);
-    if (STAILQ_EMPTY(&batch))
-        return;
-    while ((op = STAILQ_FIRST(&batch))) {
-        STAILQ_REMOVE_HEAD(&batch, link);
-        op->done(op);
+    for (int i = 0; i < BATCHES_MAX; i++) {
+        struct fad_op *op;
+        if (!take(completions, &batch))
+            return;
+        while ((op = STAILQ_FIRST(&batch))) {
+            STAILQ_REMOVE_HEAD(&batch, link);
+            op->done(op);
+        }
+        if (completions->drained)
+            completions->drained(completions->user);
     }
-    if (completions->drained)
-        completions->drained(completions->user);
+    wake_for_rest(completions);
 }
 
 void fad_completions_deinit(struct fad_completions *completions)

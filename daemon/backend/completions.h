@@ -10,7 +10,8 @@
 struct fad_completions {
     uv_mutex_t lock;
     uv_async_t wake;
-    STAILQ_HEAD(fad_ops, fad_op) ops; /* under lock */
+    STAILQ_HEAD(fad_ops, fad_op) ops; /* under lock, as is watched */
+    bool watched;                     /* the loop thread will drain: no wake-up is needed */
     void (*drained)(void *user);
     void *user;
 };
@@ -20,10 +21,15 @@ struct fad_completions {
 int fad_completions_init(struct fad_completions *completions, uv_loop_t *loop,
                          void (*drained)(void *user), void *user);
 
-/* Appends a finished op and wakes the loop. Any thread. */
+/* Appends a finished op, and wakes the loop unless it watches. Any thread. */
 void fad_completions_push(struct fad_completions *completions, struct fad_op *op);
 
-/* Calls done() for all that is listed, in order. Loop thread. */
+/* Says that fad_completions_drain will be called before the loop waits again. Loop thread. */
+void fad_completions_watch(struct fad_completions *completions);
+
+/* Calls done() for all that is listed, in order, then drained(), and again for what has finished
+ * meanwhile: a few times at most, then the loop is woken for the rest. Loop thread; not from inside
+ * done() or drained(). */
 void fad_completions_drain(struct fad_completions *completions);
 
 /* Closes the wake-up handle. The list must be empty. The memory may go once the loop has turned. */

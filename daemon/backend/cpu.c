@@ -1,9 +1,10 @@
 #include "daemon/backend/cpu.h"
 
-#include "daemon/backend/completions.h"
+#include "daemon/backend/worker.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,133 +14,53 @@
 /* Scratch larger than this is given back after the range that needed it. */
 #define SCRATCH_KEPT ((size_t)16 << 20)
 
-/* Regions up to this size are unmapped on the loop thread. */
+/* Regions up to this size are unmapped on the loop thread: not memfds that may have grown since, of
+ * which it may be the last mapping, so that their memory is freed. */
 #define UNMAP_AT_ONCE ((size_t)256 << 10)
+
+/* Copies up to this size are made on the loop thread. */
+#define COPY_AT_ONCE ((size_t)64 << 10)
+
+/* Larger copies and unmappings are done in pieces, each a fraction of a millisecond, so that one
+ * client's long call lets the short ones of others pass. */
+#define PIECE ((size_t)1 << 20)
 
 /* From this size on, memory is asked for in huge pages: faulting in 75 MB of small ones costs more
  * than receiving the bytes. */
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* Ranges estimated to take no longer run on the loop thread: handing one over and being woken by
- * its end costs twice as much. */
+/* Ranges estimated to take no longer, over tensors that span no more, run on the loop thread:
+ * handing one over and being woken by its end costs twice as much. Tensors that span more could
+ * make it wait for page faults. */
 #define RANGE_AT_ONCE_S 10e-6
-
-/* What a kernel needs besides its tensors; kept from one range to the next. */
-struct scratch {
-    void *memory;
-    size_t size;
-};
-
-struct worker {
-    uv_thread_t thread;
-    uv_mutex_t lock;
-    uv_cond_t wake;
-    STAILQ_HEAD(cpu_ops, fad_op) ops; /* under lock, as is stop */
-    bool stop;
-    struct fad_completions *completions;
-    struct scratch scratch; /* the thread's own */
-};
+#define SPAN_AT_ONCE    ((uint64_t)128 << 10)
 
 struct cpu_backend {
     struct fad_backend base;
     struct fad_device device;
     uint32_t streams;
-    struct scratch scratch; /* of ranges that run on the loop thread */
+    struct fad_scratch scratch; /* of ranges that run on the loop thread */
     uint32_t worker_count;
-    struct worker workers[]; /* one a stream, and a last one for calls that belong to none */
+    struct fad_worker workers[]; /* one a stream, then one for copies and one for closing regions */
 };
 
-/* --- Workers --------------------------------------------------------------------------------- */
-
-static void prepare(struct fad_op *op, void (*work)(struct fad_op *op, void *scratch),
-                    void *subject)
-{
-    op->status = 0;
-    op->text = NULL;
-    op->work = work;
-    op->subject = subject;
-}
-
-/* Does a prepared call on this thread. */
-static void perform(struct fad_op *op, struct scratch *scratch, struct fad_completions *completions)
-{
-    op->started_ns = uv_hrtime();
-    op->work(op, scratch);
-    op->finished_ns = uv_hrtime();
-    fad_completions_push(completions, op);
-}
-
-static void worker_main(void *argument)
-{
-    struct worker *worker = argument;
-
-    uv_mutex_lock(&worker->lock);
-    for (;;) {
-        struct fad_op *op = STAILQ_FIRST(&worker->ops);
-        if (op) {
-            STAILQ_REMOVE_HEAD(&worker->ops, link);
-            uv_mutex_unlock(&worker->lock);
-            perform(op, &worker->scratch, worker->completions);
-            uv_mutex_lock(&worker->lock);
-        } else if (worker->stop) {
-            break;
-        } else {
-            uv_cond_wait(&worker->wake, &worker->lock);
-        }
-    }
-    uv_mutex_unlock(&worker->lock);
-    free(worker->scratch.memory);
-}
-
-static void hand_over(struct worker *worker, struct fad_op *op)
-{
-    uv_mutex_lock(&worker->lock);
-    STAILQ_INSERT_TAIL(&worker->ops, op, link);
-    uv_cond_signal(&worker->wake);
-    uv_mutex_unlock(&worker->lock);
-}
-
 /* For what must not wait behind ranges. */
-static struct worker *odd_jobs(struct fad_backend *backend)
+#define ODD_WORKERS 2u
+
+static struct fad_worker *copier(struct fad_backend *backend)
 {
     struct cpu_backend *cpu = fad_container_of(backend, struct cpu_backend, base);
     return &cpu->workers[cpu->streams];
 }
 
-static void worker_end(struct worker *worker)
+static struct fad_worker *closer(struct fad_backend *backend)
 {
-    uv_mutex_lock(&worker->lock);
-    worker->stop = true;
-    uv_cond_signal(&worker->wake);
-    uv_mutex_unlock(&worker->lock);
-    uv_thread_join(&worker->thread);
-    assert(STAILQ_EMPTY(&worker->ops));
-    uv_cond_destroy(&worker->wake);
-    uv_mutex_destroy(&worker->lock);
-}
-
-static int worker_begin(struct worker *worker, struct fad_completions *completions)
-{
-    int r;
-    STAILQ_INIT(&worker->ops);
-    worker->completions = completions;
-    if ((r = uv_mutex_init(&worker->lock)) < 0)
-        return r;
-    if ((r = uv_cond_init(&worker->wake)) < 0)
-        goto fail_lock;
-    if ((r = uv_thread_create(&worker->thread, worker_main, worker)) < 0)
-        goto fail_cond;
-    return 0;
-fail_cond:
-    uv_cond_destroy(&worker->wake);
-fail_lock:
-    uv_mutex_destroy(&worker->lock);
-    return r;
+    return copier(backend) + 1;
 }
 
 /* --- Calls ----------------------------------------------------------------------------------- */
 
-static bool fit_scratch(struct scratch *scratch, size_t needed)
+static bool fit_scratch(struct fad_scratch *scratch, size_t needed)
 {
     if (needed <= scratch->size)
         return true;
@@ -149,23 +70,41 @@ static bool fit_scratch(struct scratch *scratch, size_t needed)
     return scratch->memory != NULL;
 }
 
-static void run_range(struct fad_op *op, void *where)
+static bool run_range(struct fad_op *op, void *where)
 {
     struct fad_range_op *range = op->subject;
-    struct scratch *scratch = where;
+    struct fad_scratch *scratch = where;
 
     if (!fit_scratch(scratch, range->kernel->scratch(range->launch.problem))) {
         op->status = FA_RESOURCE_EXHAUSTED;
         op->text = "the system gave no memory for the kernel's scratch";
-        return;
+        return false;
     }
     range->launch.scratch = scratch->memory;
     range->launch.stream = NULL;
     op->status = range->kernel->launch(&range->launch);
     if (scratch->size > SCRATCH_KEPT) {
         free(scratch->memory);
-        *scratch = (struct scratch){NULL, 0};
+        *scratch = (struct fad_scratch){NULL, 0};
     }
+    return false;
+}
+
+/* Bytes that the tensors reach over, gaps included. */
+static uint64_t spans(const struct fa_problem *problem)
+{
+    const struct fa_extents q = fa_q_extents(problem), kv = fa_kv_extents(problem);
+    const struct fa_extents lse = fa_lse_extents(problem);
+    uint64_t elements[5] = {0};
+
+    (void)fa_span(q, problem->q, &elements[0]);
+    (void)fa_span(kv, problem->k, &elements[1]);
+    (void)fa_span(kv, problem->v, &elements[2]);
+    (void)fa_span(q, problem->o, &elements[3]);
+    (void)fa_span(lse, problem->lse, &elements[4]);
+    for (int i = 1; i < 5; i++) /* none fills memory, so that no sum overflows */
+        elements[0] += elements[i];
+    return elements[0] * fa_dtype_bytes(problem->dtype);
 }
 
 static bool is_short(const struct fad_range_op *range)
@@ -173,7 +112,8 @@ static bool is_short(const struct fad_range_op *range)
     const struct fa_problem *problem = range->launch.problem;
     double part = (double)range->launch.range.count / (double)range->kernel->units(problem);
 
-    return fa_kernel_seconds(range->kernel, problem) * part <= RANGE_AT_ONCE_S;
+    return fa_kernel_seconds(range->kernel, problem) * part <= RANGE_AT_ONCE_S &&
+           spans(problem) <= SPAN_AT_ONCE;
 }
 
 static int cpu_launch_range(struct fad_backend *backend, struct fad_range_op *range)
@@ -181,25 +121,34 @@ static int cpu_launch_range(struct fad_backend *backend, struct fad_range_op *ra
     struct cpu_backend *cpu = fad_container_of(backend, struct cpu_backend, base);
 
     assert(range->device == 0 && range->stream < cpu->streams);
-    prepare(&range->op, run_range, range);
+    fad_op_prepare(&range->op, run_range, range);
     if (!range->kernel->in_order && is_short(range))
-        perform(&range->op, &cpu->scratch, backend->completions);
+        fad_op_perform(&range->op, &cpu->scratch, backend->completions);
     else
-        hand_over(&cpu->workers[range->stream], &range->op);
+        fad_worker_give(&cpu->workers[range->stream], &range->op);
     return 0;
 }
 
-static void run_copy(struct fad_op *op, void *scratch)
+static bool run_copy(struct fad_op *op, void *scratch)
 {
     struct fad_copy *copy = op->subject;
+    const size_t size = copy->size < PIECE ? copy->size : PIECE;
+
     (void)scratch;
-    memcpy(copy->to, copy->from, copy->size);
+    memcpy(copy->to, copy->from, size);
+    copy->to = (char *)copy->to + size;
+    copy->from = (const char *)copy->from + size;
+    copy->size -= size;
+    return copy->size > 0;
 }
 
 static int cpu_copy(struct fad_backend *backend, struct fad_copy *copy)
 {
-    prepare(&copy->op, run_copy, copy);
-    hand_over(odd_jobs(backend), &copy->op);
+    fad_op_prepare(&copy->op, run_copy, copy);
+    if (copy->size <= COPY_AT_ONCE)
+        fad_op_perform(&copy->op, NULL, backend->completions);
+    else
+        fad_worker_give(copier(backend), &copy->op);
     return 0;
 }
 
@@ -223,6 +172,8 @@ static int cpu_region_open(struct fad_backend *backend, struct fad_region *regio
     const struct fad_region_source *source = &region->source;
 
     assert(source->kind != FAD_REGION_IPC);
+    if (source->kind == FAD_REGION_MEMFD)
+        region->fixed = fcntl(source->fd, F_GET_SEALS) & F_SEAL_GROW;
     region->base =
         source->kind == FAD_REGION_MEMFD
             ? map_memfd(source)
@@ -230,16 +181,21 @@ static int cpu_region_open(struct fad_backend *backend, struct fad_region *regio
     if (region->base == MAP_FAILED) /* anything but memory: a seal added since it was checked */
         return errno == ENOMEM ? FA_RESOURCE_EXHAUSTED : FA_INVALID_ARGUMENT;
     region->size = source->size;
-    prepare(op, NULL, NULL);
+    fad_op_prepare(op, NULL, NULL);
     fad_completions_push(backend->completions, op);
     return 0;
 }
 
-static void run_region_close(struct fad_op *op, void *scratch)
+static bool run_region_close(struct fad_op *op, void *scratch)
 {
     struct fad_region *region = op->subject;
+    const size_t size = region->size < PIECE ? region->size : PIECE;
+
     (void)scratch;
-    munmap(region->base, region->size);
+    munmap(region->base, size);
+    region->base = (char *)region->base + size;
+    region->size -= size;
+    return region->size > 0;
 }
 
 /* Unmapping a large region takes milliseconds: not on the loop. A small one takes less than handing
@@ -247,11 +203,11 @@ static void run_region_close(struct fad_op *op, void *scratch)
 static int cpu_region_close(struct fad_backend *backend, struct fad_region *region,
                             struct fad_op *op)
 {
-    prepare(op, run_region_close, region);
-    if (region->size <= UNMAP_AT_ONCE)
-        perform(op, NULL, backend->completions);
+    fad_op_prepare(op, run_region_close, region);
+    if (region->size <= UNMAP_AT_ONCE && (region->source.kind != FAD_REGION_MEMFD || region->fixed))
+        fad_op_perform(op, NULL, backend->completions);
     else
-        hand_over(odd_jobs(backend), op);
+        fad_worker_give(closer(backend), op);
     return 0;
 }
 
@@ -307,7 +263,7 @@ static void cpu_deinit(struct fad_backend *backend)
         return;
     struct cpu_backend *cpu = fad_container_of(backend, struct cpu_backend, base);
     for (uint32_t i = 0; i < cpu->worker_count; i++)
-        worker_end(&cpu->workers[i]);
+        fad_worker_end(&cpu->workers[i]);
     free(cpu->scratch.memory);
     free(cpu);
 }
@@ -320,7 +276,7 @@ static int cpu_probe(const struct fad_backend_config *config, struct fad_complet
 
     if (streams > FAD_STREAMS_MAX)
         streams = FAD_STREAMS_MAX;
-    count = streams + 1;
+    count = streams + ODD_WORKERS;
     cpu = calloc(1, sizeof *cpu + count * sizeof cpu->workers[0]);
     if (!cpu) {
         fa_error_set(error, FA_INTERNAL, "backend", "no memory for %u workers", count);
@@ -334,7 +290,7 @@ static int cpu_probe(const struct fad_backend_config *config, struct fad_complet
                                      .devices = &cpu->device,
                                      .device_count = 1};
     while (cpu->worker_count < count) {
-        int r = worker_begin(&cpu->workers[cpu->worker_count], completions);
+        int r = fad_worker_begin(&cpu->workers[cpu->worker_count], completions);
         if (r < 0) {
             fa_error_set(error, FA_INTERNAL, "backend", "cannot start worker %u: %s",
                          cpu->worker_count, uv_strerror(r));

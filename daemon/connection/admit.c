@@ -1,46 +1,75 @@
 /* admit.c: from a checked request to a job: device, kernel, charge, memory. */
 #include "daemon/connection/job.h"
 
+#include "daemon/connection/region.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static enum fa_status find_device(const struct fad_backend *backend,
+/* A unit of work estimated to take longer is refused. */
+#define UNIT_SECONDS_MAX 0.25
+
+static enum fa_status find_ipc_device(const struct fad_engine *engine,
+                                      const struct fad_location *at, const char *name,
+                                      uint32_t *device, struct fa_error *error)
+{
+    char field[sizeof error->field];
+
+    snprintf(field, sizeof field, "%s.cuda_ipc", name);
+    if (!engine->backend->opens_ipc)
+        return fa_error_set(
+            error, FA_UNIMPLEMENTED, field,
+            "the %s backend opens no CUDA IPC handles; send the tensor inline, in a "
+            "memfd or in a region",
+            engine->backend->ops->name);
+    snprintf(field, sizeof field, "%s.cuda_ipc.device_uuid", name);
+    return fad_engine_find_device(engine, at->ipc.device_uuid, field, device, error);
+}
+
+static enum fa_status find_device(const struct fad_engine *engine,
                                   const struct fad_request *request, uint32_t *device,
                                   struct fa_error *error)
 {
-    const struct fad_location *first = NULL;
+    bool fixed = false;
 
-    *device = 0;
     for (int t = 0; t < FAD_TENSORS; t++) {
         const struct fad_location *at = &request->at[t];
+        const char *name = fad_tensor_name((enum fad_tensor)t);
         char field[sizeof error->field];
+        uint32_t here = 0;
 
-        if (at->place != FAD_IPC)
-            continue;
-        snprintf(field, sizeof field, "%s.cuda_ipc", fad_tensor_name((enum fad_tensor)t));
-        if (!backend->opens_ipc)
-            return fa_error_set(error, FA_UNIMPLEMENTED, field,
-                                "the %s backend opens no CUDA IPC handles; send the tensor inline "
-                                "or in a memfd",
-                                backend->ops->name);
-        snprintf(field, sizeof field, "%s.cuda_ipc.device_uuid",
-                 fad_tensor_name((enum fad_tensor)t));
-        if (first) {
-            if (memcmp(first->ipc.device_uuid, at->ipc.device_uuid, 16) != 0)
-                return fa_error_set(error, FA_INVALID_ARGUMENT, field,
-                                    "lies on another device than an earlier tensor");
+        if (at->place == FAD_IPC) {
+            if (find_ipc_device(engine, at, name, &here, error) != FA_OK)
+                return error->status;
+        } else if (at->place == FAD_REGION) {
+            here = at->region->region.source.device;
+        } else {
             continue;
         }
-        first = at;
-        while (*device < backend->device_count &&
-               memcmp(backend->devices[*device].uuid, at->ipc.device_uuid, 16) != 0)
-            ++*device;
-        if (*device == backend->device_count)
-            return fa_error_set(error, FA_NOT_FOUND, field,
-                                "it names none of this daemon's devices (fa-cli info lists them)");
+        if (fixed && here != *device) {
+            snprintf(field, sizeof field, "%s.%s", name,
+                     at->place == FAD_IPC ? "cuda_ipc.device_uuid" : "region");
+            return fa_error_set(error, FA_INVALID_ARGUMENT, field,
+                                "lies on another device than an earlier tensor");
+        }
+        fixed = true;
+        *device = here;
     }
+    if (!fixed)
+        *device = fad_scheduler_least_loaded(&engine->scheduler);
     return FA_OK;
+}
+
+enum fa_status fad_job_place(struct fad_engine *engine, const struct fad_request *request,
+                             uint32_t *device, struct fa_choice *choice, struct fa_error *error)
+{
+    enum fa_status status = find_device(engine, request, device, error);
+
+    if (status != FA_OK)
+        return status;
+    return fa_choose(request->version, &engine->backend->devices[*device].target, &request->problem,
+                     choice, error);
 }
 
 static void add_region(struct fad_job *job, int tensor, const struct fad_region_source *source)
@@ -119,6 +148,16 @@ static enum fa_status charge(struct fad_job *job, uint64_t memfd_size, struct fa
     return fad_account_charge(job->account, &job->charge, error);
 }
 
+/* The kernel writes the outputs and nothing between them, where another client's bytes may lie. */
+static void clear_gap(struct fad_job *job)
+{
+    const struct fad_location *o = &job->request.at[FAD_O], *lse = &job->request.at[FAD_LSE];
+    const uint64_t o_end = o->place == FAD_INLINE ? o->span : 0;
+
+    if (lse->place == FAD_INLINE && lse->offset > o_end)
+        memset((char *)job->output + o_end, 0, lse->offset - o_end);
+}
+
 static bool allocate(struct fad_job *job)
 {
     struct fad_backend *backend = job->engine->backend;
@@ -132,29 +171,48 @@ static bool allocate(struct fad_job *job)
             backend->ops->host_free(backend, job->payload, job->payload_size);
         return false;
     }
+    if (job->output)
+        clear_gap(job);
     return true;
+}
+
+/* A unit is what nobody can interrupt to have a turn. */
+static enum fa_status check_units(const struct fa_problem *problem, const struct fa_kernel *kernel,
+                                  struct fa_error *error)
+{
+    const uint64_t units = kernel->units(problem);
+    const double seconds = fa_kernel_seconds(kernel, problem) / ((double)units + 1e-300);
+
+    if (units == 0 || seconds <= UNIT_SECONDS_MAX)
+        return FA_OK;
+    return fa_error_set(error, FA_UNIMPLEMENTED, "kv_len",
+                        "with so many query rows and keys a piece of the work would take %.0f ms, "
+                        "which all others would wait for (at most %.0f); send fewer query rows or "
+                        "keys at a time (lse merges their results)",
+                        seconds * 1e3, UNIT_SECONDS_MAX * 1e3);
 }
 
 enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
                            struct fad_account *account, const struct fad_request *request,
-                           uint64_t payload_size, int fd, uint64_t memfd_size,
-                           struct fa_error *error)
+                           uint32_t device, const struct fa_choice *choice, uint64_t payload_size,
+                           int fd, uint64_t memfd_size, struct fa_error *error)
 {
-    struct fad_job *job = calloc(1, sizeof *job);
-    enum fa_status status;
+    struct fad_job *job;
 
+    if (check_units(&request->problem, choice->kernel, error) != FA_OK)
+        return error->status;
+    job = calloc(1, sizeof *job);
     if (!job)
         return fa_error_set(error, FA_RESOURCE_EXHAUSTED, "", "the system gives no memory");
     job->engine = engine;
     job->account = account;
     job->request = *request;
+    job->device = device;
+    job->choice = *choice;
     job->payload_size = payload_size;
-    if ((status = find_device(engine->backend, request, &job->device, error)) != FA_OK ||
-        (status = fa_choose(request->version, &engine->backend->devices[job->device].target,
-                            &request->problem, &job->choice, error)) != FA_OK ||
-        (status = charge(job, memfd_size, error)) != FA_OK) {
+    if (charge(job, memfd_size, error) != FA_OK) {
         free(job);
-        return status;
+        return error->status;
     }
     if (!allocate(job)) {
         fad_account_release(account, &job->charge);
@@ -163,6 +221,9 @@ enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
                             "the system gives no memory for payload and output");
     }
     plan_regions(job, fd, memfd_size);
+    for (int t = 0; t < FAD_TENSORS; t++)
+        if (request->at[t].place == FAD_REGION)
+            fad_region_use(request->at[t].region);
     *out = job;
     return FA_OK;
 }

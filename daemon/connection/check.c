@@ -2,6 +2,7 @@
  * must. */
 #include "daemon/connection/request.h"
 
+#include "daemon/connection/region.h"
 #include "proto/fa_frame.h"
 
 #include <inttypes.h>
@@ -45,18 +46,12 @@ static enum fa_status check_span(struct fad_request *request, enum fad_tensor te
     return FA_OK;
 }
 
-/* Is [offset, offset + span) inside size bytes? No sum that could overflow. */
-static bool inside(uint64_t offset, uint64_t span, uint64_t size)
-{
-    return offset <= size && span <= size - offset;
-}
-
 static enum fa_status check_inline(struct fad_location *at, const char *name,
                                    uint64_t payload_length, struct fa_error *error)
 {
     char field[sizeof error->field];
 
-    if (!inside(at->offset, at->length, payload_length)) {
+    if (!fad_inside(at->offset, at->length, payload_length)) {
         snprintf(field, sizeof field, "%s.inline_bytes.offset", name);
         return fa_error_set(error, FA_INVALID_ARGUMENT, field,
                             "offset %" PRIu64 " and length %" PRIu64
@@ -82,7 +77,7 @@ static enum fa_status check_memfd(const struct fad_location *at, const char *nam
         return fa_error_set(error, FA_INVALID_ARGUMENT, field,
                             "no descriptor travels with the frame");
     }
-    if (!inside(at->offset, at->span, (uint64_t)memfd_size)) {
+    if (!fad_inside(at->offset, at->span, (uint64_t)memfd_size)) {
         snprintf(field, sizeof field, "%s.memfd.offset", name);
         return fa_error_set(error, FA_INVALID_ARGUMENT, field,
                             "offset %" PRIu64 " and a span of %" PRIu64
@@ -92,10 +87,33 @@ static enum fa_status check_memfd(const struct fad_location *at, const char *nam
     return FA_OK;
 }
 
+static enum fa_status check_region(const struct fad_location *at, enum fad_tensor tensor,
+                                   struct fa_error *error)
+{
+    const struct fad_region *region = &at->region->region;
+    char field[sizeof error->field];
+
+    if (is_output(tensor) && !at->region->writable) {
+        snprintf(field, sizeof field, "%s.region", fad_tensor_name(tensor));
+        return fa_error_set(error, FA_INVALID_ARGUMENT, field,
+                            "an output lies in it, but it was registered without writable");
+    }
+    if (!fad_inside(at->offset, at->span, region->size)) {
+        snprintf(field, sizeof field, "%s.region.offset", fad_tensor_name(tensor));
+        return fa_error_set(error, FA_INVALID_ARGUMENT, field,
+                            "offset %" PRIu64 " and a span of %" PRIu64
+                            " bytes reach past the region's %" PRIu64,
+                            at->offset, at->span, region->size);
+    }
+    return FA_OK;
+}
+
 static bool same_memory(const struct fad_location *a, const struct fad_location *b)
 {
     if (a->place != b->place || a->place == FAD_NOWHERE || a->place == FAD_INLINE)
         return false; /* inline outputs have a buffer of their own */
+    if (a->place == FAD_REGION)
+        return a->region == b->region;
     return a->place == FAD_MEMFD || memcmp(&a->ipc, &b->ipc, sizeof a->ipc) == 0;
 }
 
@@ -150,6 +168,8 @@ enum fa_status fad_request_check(struct fad_request *request, uint64_t payload_l
             status = check_inline(at, name, payload_length, error);
         else if (at->place == FAD_MEMFD)
             status = check_memfd(at, name, memfd_size, error);
+        else if (at->place == FAD_REGION)
+            status = check_region(at, (enum fad_tensor)t, error);
         if (status != FA_OK)
             return status;
         memfd_used |= at->place == FAD_MEMFD;

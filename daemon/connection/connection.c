@@ -1,21 +1,27 @@
 #include "daemon/connection/connection.h"
 
 #include "daemon/connection/discard.h"
-#include "daemon/util/log.h"
+#include "daemon/connection/handlers.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* A client that does not read its replies is not read from while this many wait. */
-#define UNSENT_MAX 128u
+/* A client that does not read its replies is not read from while so many wait, or so many bytes
+ * without their payloads, which are charged. */
+#define UNSENT_MAX       128u
+#define UNSENT_BYTES_MAX ((size_t)64 << 10)
 
-/* Bytes read from one connection before the others have their turn. */
-#define READ_BUDGET ((size_t)4 << 20)
+/* A connection's turn of reading ends after so many bytes, or when frames have taken so long. */
+#define READ_BUDGET ((size_t)512 << 10)
+#define TURN_NS     50000u
+
+static const struct fad_amounts one_connection = {{[FAD_CONNECTIONS] = 1}};
 
 static void update_poll(struct fad_connection *connection);
 
@@ -26,9 +32,12 @@ void fad_connection_free_if_done(struct fad_connection *connection)
     const struct fad_service *service = connection->service;
 
     if (connection->state != FAD_CONNECTION_CLOSING || connection->handle_open ||
-        connection->job_count > 0)
+        connection->busy > 0)
         return;
     fad_account_deinit(&connection->account);
+    if (connection->counted)
+        fad_account_release(&connection->user->account, &one_connection);
+    fad_user_put(service->users, connection->user);
     free(connection);
     service->on_freed(service->user);
 }
@@ -42,25 +51,39 @@ static void on_handle_closed(uv_handle_t *handle)
     fad_connection_free_if_done(connection);
 }
 
+static void log_closing(const struct fad_connection *connection, const char *reason)
+{
+    char held[64] = "";
+
+    if (connection->log.held > 0)
+        snprintf(held, sizeof held, "; %" PRIu64 " of its lines were held back",
+                 connection->log.held);
+    fad_log_of_client(NULL, uv_hrtime(), "connection %" PRIu64 " (uid %u, pid %d) closed: %s%s",
+                      connection->number, (unsigned)connection->uid, (int)connection->pid, reason,
+                      held);
+}
+
 void fad_connection_close(struct fad_connection *connection, const char *reason)
 {
-    struct fad_job *job;
+    struct fad_pending *pending;
 
     if (connection->state == FAD_CONNECTION_CLOSING)
         return;
-    fad_log(FAD_LOG_INFO, "connection %" PRIu64 " (uid %u, pid %d) closed: %s", connection->number,
-            (unsigned)connection->uid, (int)connection->pid, reason);
+    log_closing(connection, reason);
     connection->state = FAD_CONNECTION_CLOSING;
     connection->service->on_closing(connection->service->user, connection);
     connection->receiving = NULL;
     fad_reader_deinit(&connection->reader);
     fad_writer_clear(&connection->writer);
-    connection->job_count++; /* this function's own: no job's end frees the connection here */
-    while ((job = TAILQ_FIRST(&connection->jobs))) {
-        TAILQ_REMOVE(&connection->jobs, job, link);
-        fad_job_abandon(job, FA_CANCELLED);
+    connection->busy++; /* this function's own: nothing that ends in it frees the connection */
+    while ((pending = TAILQ_FIRST(&connection->pendings))) {
+        TAILQ_REMOVE(&connection->pendings, pending, link);
+        pending->listed = false;
+        fad_pending_abandon(pending, FA_CANCELLED);
     }
-    connection->job_count--;
+    fad_region_release_all(connection);
+    connection->busy--;
+    fad_engine_not_later(connection->service->engine, &connection->flush);
     uv_close((uv_handle_t *)&connection->poll, on_handle_closed);
 }
 
@@ -74,6 +97,15 @@ static void release_output(struct fad_reply *reply, void *owner)
     if (reply->payload)
         backend->ops->host_free(backend, reply->payload, reply->payload_size);
     fad_account_release(&connection->account, &reply->charge);
+}
+
+Fad__Reply fad_reply_ok(void)
+{
+    Fad__Reply reply = FAD__REPLY__INIT;
+
+    reply.has_status = true;
+    reply.status = FAD__STATUS__OK;
+    return reply;
 }
 
 void fad_connection_reply(struct fad_connection *connection, uint16_t type, uint64_t id,
@@ -116,8 +148,10 @@ void fad_connection_refuse(struct fad_connection *connection, uint16_t type, uin
     char line[sizeof *error + 64];
 
     fa_error_format(error, line, sizeof line);
-    fad_log(FAD_LOG_INFO, "connection %" PRIu64 " (uid %u, pid %d) request %" PRIu64 " refused: %s",
-            connection->number, (unsigned)connection->uid, (int)connection->pid, id, line);
+    fad_log_of_client(&connection->log, uv_hrtime(),
+                      "connection %" PRIu64 " (uid %u, pid %d) request %" PRIu64 " refused: %s",
+                      connection->number, (unsigned)connection->uid, (int)connection->pid, id,
+                      line);
     message.has_status = true;
     message.status = (Fad__Status)error->status;
     message.field = error->field[0] ? (char *)error->field : NULL;
@@ -131,12 +165,14 @@ void fad_connection_flush(struct fad_connection *connection)
 
     if (connection->state == FAD_CONNECTION_CLOSING)
         return;
+    if (connection->service->stopping)
+        fad_connection_expel_if_idle(connection);
     r = fad_writer_flush(&connection->writer, connection->fd, &progress);
     if (progress)
         connection->progress_ns = uv_hrtime();
     if (r < 0)
         fad_connection_close(connection, "the client is gone with replies unsent");
-    else if (connection->state == FAD_CONNECTION_DRAINING && connection->writer.count == 0)
+    else if (connection->state == FAD_CONNECTION_ENDING && connection->writer.count == 0)
         fad_connection_close(connection, "its last reply is sent");
     else
         update_poll(connection);
@@ -145,9 +181,9 @@ void fad_connection_flush(struct fad_connection *connection)
 void fad_connection_expel(struct fad_connection *connection, uint64_t id,
                           const struct fa_error *error)
 {
-    if (connection->state != FAD_CONNECTION_OPEN)
+    if (connection->state >= FAD_CONNECTION_ENDING)
         return;
-    connection->state = FAD_CONNECTION_DRAINING;
+    connection->state = FAD_CONNECTION_ENDING;
     fad_connection_refuse(connection, 0, id, error);
 }
 
@@ -157,16 +193,17 @@ void fad_connection_expel(struct fad_connection *connection, uint64_t id,
 static bool paused(const struct fad_connection *connection)
 {
     return connection->state != FAD_CONNECTION_OPEN ||
-           (connection->writer.count >= UNSENT_MAX &&
+           ((connection->writer.count >= UNSENT_MAX ||
+             connection->writer.head_bytes >= UNSENT_BYTES_MAX) &&
             connection->reader.state == FAD_READER_HEADER);
 }
 
 static void frame_ended(struct fad_connection *connection)
 {
-    struct fad_job *job = connection->receiving;
+    struct fad_pending *pending = connection->receiving;
     connection->receiving = NULL;
-    if (job)
-        fad_job_start(job);
+    if (pending && pending->received)
+        pending->received(pending);
 }
 
 /* The id of the frame at which the stream broke; 0 when its request has had its one reply. */
@@ -176,14 +213,14 @@ static uint64_t unanswered_id(const struct fad_connection *connection)
     return answered ? 0 : connection->reader.frame.id;
 }
 
-/* Takes what the reader has. */
-static void take_frames(struct fad_connection *connection)
+/* Takes what the reader has, until a frame begins after the turn's end. */
+static void take_frames(struct fad_connection *connection, uint64_t turn_ends_ns)
 {
     struct fad_message message;
     struct fa_error error;
 
     connection->left_over = false;
-    while (!paused(connection)) {
+    while (!paused(connection) && connection->header_ns < turn_ends_ns) {
         switch (fad_reader_next(&connection->reader, &message, &error)) {
         case FAD_READER_NOTHING:
             return;
@@ -202,57 +239,6 @@ static void take_frames(struct fad_connection *connection)
     connection->left_over = true;
 }
 
-/* Collects the descriptors of a received message. False when some were cut off. */
-static bool collect_fds(struct msghdr *message, int *fds, int *count)
-{
-    *count = 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        int here = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(fds + *count, CMSG_DATA(c), (size_t)here * sizeof(int));
-        *count += here;
-    }
-    return !(message->msg_flags & MSG_CTRUNC);
-}
-
-/* One receive. What recvmsg returned, -ENOMEM, or 0 for anything after which the connection
- * ends. */
-static ssize_t receive(struct fad_connection *connection)
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(FAD_READER_FDS_MAX * sizeof(int))];
-    } control;
-    struct iovec iov[2];
-    struct msghdr message = {
-        .msg_iov = iov, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-    int count = fad_reader_space(&connection->reader, iov), fds[FAD_READER_FDS_MAX], fd_count;
-    struct fa_error error;
-    ssize_t size;
-    bool whole;
-
-    if (count == 0)
-        return -ENOMEM;
-    message.msg_iovlen = (size_t)count;
-    do {
-        size = recvmsg(connection->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    } while (size < 0 && errno == EINTR);
-    if (size < 0)
-        return -errno;
-    whole = collect_fds(&message, fds, &fd_count);
-    if (!fad_reader_received(&connection->reader, (size_t)size, fds, fd_count, &error)) {
-        fad_connection_expel(connection, 0, &error);
-    } else if (!whole) {
-        fa_error_set(&error, FA_PROTOCOL_ERROR, "header.nfds",
-                     "more descriptors came at once than the %d that may wait, or the daemon has "
-                     "none left",
-                     FAD_READER_FDS_MAX);
-        fad_connection_expel(connection, 0, &error);
-    }
-    return size;
-}
-
 /* Bytes in are progress; but while replies wait unread only a payload's are, lest a client hold
  * their memory by dripping requests. */
 static void note_read(struct fad_connection *connection)
@@ -265,10 +251,12 @@ static void note_read(struct fad_connection *connection)
 static void read_all(struct fad_connection *connection)
 {
     size_t budget = READ_BUDGET;
+    const uint64_t turn_ends_ns = uv_hrtime() + TURN_NS;
+    bool all = false;
 
-    take_frames(connection); /* what was left when reading paused */
-    while (!paused(connection)) {
-        ssize_t size = receive(connection);
+    take_frames(connection, turn_ends_ns); /* what was left over */
+    while (!paused(connection) && !all && !connection->left_over) {
+        ssize_t size = fad_connection_receive(connection, &all);
         if (size == -EAGAIN)
             break;
         if (size <= 0) {
@@ -280,7 +268,7 @@ static void read_all(struct fad_connection *connection)
             return;
         }
         note_read(connection);
-        take_frames(connection);
+        take_frames(connection, turn_ends_ns);
         if ((size_t)size >= budget)
             break;
         budget -= (size_t)size;
@@ -290,7 +278,9 @@ static void read_all(struct fad_connection *connection)
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
     struct fad_connection *connection = fad_container_of(poll, struct fad_connection, poll);
+    struct fad_engine *engine = connection->service->engine;
 
+    fad_engine_watch(engine);
     if (status < 0)
         connection->poll_events = 0; /* libuv has stopped the handle */
     /* A status < 0 is a peer that died with unread data: what it sent is still read first. */
@@ -299,6 +289,12 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     if (status < 0 && paused(connection))
         fad_connection_close(connection, "the client is gone");
     fad_connection_flush(connection);
+    fad_engine_drain(engine);
+}
+
+static void flush_later(struct fad_later *later)
+{
+    fad_connection_flush(fad_container_of(later, struct fad_connection, flush));
 }
 
 static void update_poll(struct fad_connection *connection)
@@ -306,8 +302,8 @@ static void update_poll(struct fad_connection *connection)
     int events =
         (paused(connection) ? 0 : UV_READABLE) | (connection->writer.count > 0 ? UV_WRITABLE : 0);
 
-    /* Frames that were received before reading paused make no socket readable: a writable one wakes
-     * the loop to take them. */
+    /* Frames that were received and left over make no socket readable: a writable one wakes the
+     * loop to take them. */
     if (connection->left_over && !paused(connection))
         events |= UV_WRITABLE;
 
@@ -346,29 +342,48 @@ int fad_connection_new(struct fad_connection **out, const struct fad_service *se
     struct ucred peer = {.pid = 0, .uid = (uid_t)-1, .gid = (gid_t)-1};
     socklen_t size = sizeof peer;
 
-    if (!connection) {
-        close(fd);
-        return FA_RESOURCE_EXHAUSTED;
-    }
-    if (uv_poll_init(service->loop, &connection->poll, fd) < 0) {
-        close(fd);
-        free(connection);
-        return FA_RESOURCE_EXHAUSTED;
-    }
-    /* Without it the log says uid -1. */
+    /* Without it the uid is -1, whose limits hold as any other's. */
     (void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+    if (!connection || !(connection->user = fad_user_get(service->users, peer.uid)))
+        goto fail;
+    if (uv_poll_init(service->loop, &connection->poll, fd) < 0) {
+        fad_user_put(service->users, connection->user);
+        goto fail;
+    }
     connection->service = service;
     connection->number = number;
     connection->uid = peer.uid;
     connection->pid = peer.pid;
     connection->fd = fd;
     connection->handle_open = true;
+    fad_log_client_init(&connection->log);
     connection->progress_ns = uv_hrtime();
-    fad_account_init(&connection->account, "connection", service->account, &service->limit);
+    fad_account_init(&connection->account, "the connection", &connection->user->account, true,
+                     &service->limit);
+    fad_flow_init(&connection->flow, &connection->user->group);
     fad_reader_init(&connection->reader, service->payload_max, discard, connection);
     fad_writer_init(&connection->writer, connection);
-    TAILQ_INIT(&connection->jobs);
+    connection->flush.run = flush_later;
+    TAILQ_INIT(&connection->pendings);
+    TAILQ_INIT(&connection->regions);
+    TAILQ_INIT(&connection->transfers);
     update_poll(connection);
     *out = connection;
     return 0;
+fail:
+    free(connection);
+    close(fd);
+    return FA_RESOURCE_EXHAUSTED;
+}
+
+void fad_connection_admit(struct fad_connection *connection)
+{
+    struct fa_error error;
+
+    if (fad_account_charge(&connection->user->account, &one_connection, &error) == FA_OK) {
+        connection->counted = true;
+        return;
+    }
+    fad_connection_expel(connection, 0, &error);
+    fad_connection_flush(connection);
 }

@@ -62,6 +62,21 @@ static enum fa_status decode_memfd(const Fad__MemfdLocation *in, enum fad_tensor
     return FA_OK;
 }
 
+static enum fa_status decode_region(const Fad__RegionLocation *in, enum fad_tensor tensor,
+                                    struct fad_location *out, struct fa_error *error)
+{
+    out->place = FAD_REGION;
+    if (!in->has_region)
+        return refuse(error, tensor, "region.region", "missing");
+    if (!in->has_offset)
+        return refuse(error, tensor, "region.offset", "missing");
+    if (in->offset % 4 != 0)
+        return refuse(error, tensor, "region.offset", "not a multiple of 4");
+    out->region_id = in->region;
+    out->offset = in->offset;
+    return FA_OK;
+}
+
 static enum fa_status decode_ipc(const Fad__CudaIpcLocation *in, enum fad_tensor tensor,
                                  struct fad_location *out, struct fa_error *error)
 {
@@ -124,12 +139,15 @@ static enum fa_status decode_tensor(const Fad__Tensor *in, enum fad_tensor tenso
 
     if (!in)
         return tensor == FAD_LSE ? FA_OK : refuse(error, tensor, "", "missing");
-    if (!!in->inline_bytes + !!in->memfd + !!in->cuda_ipc != 1)
-        return refuse(error, tensor, "", "needs exactly one of inline_bytes, memfd and cuda_ipc");
+    if (!!in->inline_bytes + !!in->memfd + !!in->region + !!in->cuda_ipc != 1)
+        return refuse(error, tensor, "",
+                      "needs exactly one of inline_bytes, memfd, region and cuda_ipc");
     if (in->inline_bytes)
         status = decode_inline(in->inline_bytes, tensor, out, error);
     else if (in->memfd)
         status = decode_memfd(in->memfd, tensor, out, error);
+    else if (in->region)
+        status = decode_region(in->region, tensor, out, error);
     else
         status = decode_ipc(in->cuda_ipc, tensor, out, error);
     if (status != FA_OK)
@@ -155,6 +173,20 @@ static enum fa_status decode_version(const Fad__Forward *in, char *out, size_t s
                                 in->version.data[i], i);
     memcpy(out, in->version.data, in->version.len);
     out[in->version.len] = '\0';
+    return FA_OK;
+}
+
+static enum fa_status decode_turns(const Fad__Forward *in, struct fad_request *out,
+                                   struct fa_error *error)
+{
+    out->priority = in->has_priority ? (enum fa_priority)in->priority : FA_PRIORITY_NORMAL;
+    if (fa_priority_weight(out->priority) == 0)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "priority", "%d is no priority",
+                            (int)out->priority);
+    if (in->has_deadline_us && in->deadline_us == 0)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "deadline_us",
+                            "must be over 0; leave it out for none");
+    out->deadline_us = in->deadline_us;
     return FA_OK;
 }
 
@@ -188,10 +220,11 @@ static enum fa_status decode_problem(const Fad__Forward *in, struct fa_problem *
     return fa_problem_check(out, error);
 }
 
-enum fa_status fad_request_decode(const uint8_t *message, size_t length, struct fa_arena *arena,
-                                  struct fad_request *request, struct fa_error *error)
+enum fa_status fad_request_decode(const uint8_t *message, size_t length,
+                                  ProtobufCAllocator *allocator, struct fad_request *request,
+                                  struct fa_error *error)
 {
-    const Fad__Forward *in = fad__forward__unpack(fa_arena_reset(arena), length, message);
+    const Fad__Forward *in = fad__forward__unpack(allocator, length, message);
     enum fa_status status;
 
     memset(request, 0, sizeof *request);
@@ -199,6 +232,7 @@ enum fa_status fad_request_decode(const uint8_t *message, size_t length, struct 
         return fa_error_set(error, FA_INVALID_ARGUMENT, "message",
                             "not a Forward, or one with far too many fields");
     if ((status = decode_version(in, request->version, sizeof request->version, error)) != FA_OK ||
+        (status = decode_turns(in, request, error)) != FA_OK ||
         (status = decode_problem(in, &request->problem, error)) != FA_OK)
         return status;
     fa_set_packed(&request->problem);

@@ -1,5 +1,17 @@
 #include "daemon/connection/engine.h"
 
+#include <string.h>
+
+static void run_laters(struct fad_engine *engine)
+{
+    struct fad_later *later;
+
+    while ((later = TAILQ_FIRST(&engine->laters))) {
+        fad_engine_not_later(engine, later);
+        later->run(later);
+    }
+}
+
 static void on_poll(uv_idle_t *poll)
 {
     struct fad_engine *engine = fad_container_of(poll, struct fad_engine, poll);
@@ -12,6 +24,44 @@ static void on_poll(uv_idle_t *poll)
 static void on_drained(void *user)
 {
     fad_engine_dispatch(user);
+    run_laters(user);
+}
+
+enum fa_status fad_engine_find_device(const struct fad_engine *engine, const uint8_t uuid[16],
+                                      const char *field, uint32_t *device, struct fa_error *error)
+{
+    const struct fad_backend *backend = engine->backend;
+
+    for (*device = 0; *device < backend->device_count; ++*device)
+        if (memcmp(backend->devices[*device].uuid, uuid, 16) == 0)
+            return FA_OK;
+    return fa_error_set(error, FA_NOT_FOUND, field,
+                        "it names none of this daemon's devices (fa-cli info lists them)");
+}
+
+void fad_engine_watch(struct fad_engine *engine)
+{
+    fad_completions_watch(&engine->completions);
+}
+
+void fad_engine_drain(struct fad_engine *engine)
+{
+    fad_completions_drain(&engine->completions);
+    run_laters(engine);
+}
+
+void fad_engine_later(struct fad_engine *engine, struct fad_later *later)
+{
+    if (!later->queued)
+        TAILQ_INSERT_TAIL(&engine->laters, later, link);
+    later->queued = true;
+}
+
+void fad_engine_not_later(struct fad_engine *engine, struct fad_later *later)
+{
+    if (later->queued)
+        TAILQ_REMOVE(&engine->laters, later, link);
+    later->queued = false;
 }
 
 int fad_engine_init(struct fad_engine *engine, uv_loop_t *loop, const struct fad_backend_ops *ops,
@@ -20,8 +70,10 @@ int fad_engine_init(struct fad_engine *engine, uv_loop_t *loop, const struct fad
 {
     int r;
 
+    engine->loop = loop;
     engine->on_fatal = on_fatal;
     engine->user = user;
+    TAILQ_INIT(&engine->laters);
     r = fad_completions_init(&engine->completions, loop, on_drained, engine);
     if (r < 0) {
         fa_error_set(error, FA_INTERNAL, "", "cannot make the completion list: %s", uv_strerror(r));
@@ -36,6 +88,7 @@ int fad_engine_init(struct fad_engine *engine, uv_loop_t *loop, const struct fad
         goto fail_backend;
     }
     uv_idle_init(loop, &engine->poll);
+    uv_timer_init(loop, &engine->deadline);
     return 0;
 fail_backend:
     ops->deinit(engine->backend);
@@ -50,10 +103,34 @@ void fad_engine_taken(struct fad_engine *engine)
         uv_idle_start(&engine->poll, on_poll);
 }
 
+static void on_deadline(uv_timer_t *deadline)
+{
+    struct fad_engine *engine = fad_container_of(deadline, struct fad_engine, deadline);
+
+    fad_engine_dispatch(engine);
+    run_laters(engine);
+}
+
+/* The timer counts from the loop's time, which lags: it may come early, never late. Dispatching
+ * then sets it again. */
+static void set_timer(struct fad_engine *engine, uint64_t now_ns)
+{
+    const uint64_t next_ns = fad_scheduler_next_deadline(&engine->scheduler);
+    const uint64_t left_ns = next_ns > now_ns ? next_ns - now_ns : 0;
+
+    if (next_ns == 0)
+        uv_timer_stop(&engine->deadline);
+    else
+        uv_timer_start(&engine->deadline, on_deadline, left_ns / 1000000 + 1, 0);
+}
+
 void fad_engine_dispatch(struct fad_engine *engine)
 {
-    if (fad_scheduler_dispatch(&engine->scheduler))
+    const uint64_t now_ns = uv_hrtime();
+
+    if (fad_scheduler_dispatch(&engine->scheduler, now_ns))
         fad_engine_taken(engine);
+    set_timer(engine, now_ns);
     if (engine->scheduler.fatal < 0)
         fad_engine_fatal(engine, engine->scheduler.fatal);
 }
@@ -69,4 +146,5 @@ void fad_engine_deinit(struct fad_engine *engine)
     engine->backend->ops->deinit(engine->backend);
     fad_completions_deinit(&engine->completions);
     uv_close((uv_handle_t *)&engine->poll, NULL);
+    uv_close((uv_handle_t *)&engine->deadline, NULL);
 }

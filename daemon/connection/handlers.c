@@ -1,38 +1,43 @@
-/* handlers.c: what each type of message does. One row a type. */
-#include "daemon/connection/connection.h"
+/* handlers.c: one row a type of message, and the small handlers. */
+#include "daemon/connection/handlers.h"
 
 #include "daemon/connection/discard.h"
-#include "daemon/connection/memfd.h"
-#include "proto/fa_arena.h"
 #include "proto/fa_version.h"
 
 #include <assert.h>
-#include <stdio.h>
-#include <string.h>
 
-/* A handler replies or admits a job, and returns FA_OK; or it fills *error, and the caller refuses
- * the request. The payload of the frame is dropped unless connection->receiving is set. The
- * descriptor stays the caller's unless the handler sets message->fd to -1. */
-typedef enum fa_status handler(struct fad_connection *connection, struct fad_message *message,
-                               struct fa_error *error);
+static struct fa_arena arena;
 
-/* One message is unpacked at a time, on the one loop thread. */
-static _Thread_local struct fa_arena arena;
-
-static enum fa_status expect_bare(const struct fad_message *message, struct fa_error *error)
+ProtobufCAllocator *fad_message_allocator(void)
 {
-    if (message->frame.payload_length > 0)
-        return fa_error_set(error, FA_INVALID_ARGUMENT, "header.payload_length",
-                            "this type of request has no payload");
-    if (message->fd >= 0)
-        return fa_error_set(error, FA_INVALID_ARGUMENT, "header.nfds",
-                            "this type of request has no descriptor");
-    return FA_OK;
+    return fa_arena_reset(&arena);
+}
+
+enum fa_status fad_expect_no_payload(const struct fad_message *message, struct fa_error *error)
+{
+    if (message->frame.payload_length == 0)
+        return FA_OK;
+    return fa_error_set(error, FA_INVALID_ARGUMENT, "header.payload_length",
+                        "this type of request has no payload");
+}
+
+enum fa_status fad_expect_no_descriptor(const struct fad_message *message, struct fa_error *error)
+{
+    if (message->fd < 0)
+        return FA_OK;
+    return fa_error_set(error, FA_INVALID_ARGUMENT, "header.nfds",
+                        "this type of request has no descriptor");
+}
+
+enum fa_status fad_expect_bare(const struct fad_message *message, struct fa_error *error)
+{
+    enum fa_status status = fad_expect_no_payload(message, error);
+
+    return status == FA_OK ? fad_expect_no_descriptor(message, error) : status;
 }
 
 /* --- Hello ----------------------------------------------------------------------------------- */
 
-#define DEVICES_MAX  16
 #define VERSIONS_MAX 16
 
 static void fill_devices(const struct fad_backend *backend, Fad__Device *devices)
@@ -68,39 +73,52 @@ static size_t fill_versions(const struct fa_target *target, Fad__Version *versio
     return filled;
 }
 
-static void fill_limits(const struct fad_service *service, Fad__Limits *limits)
+/* What one connection can hold at most, whatever others do. */
+static uint64_t limit_of(const struct fad_connection *connection, enum fad_resource resource)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (const struct fad_account *a = &connection->account; a; a = a->parent)
+        if (a->limit.of[resource] < least)
+            least = a->limit.of[resource];
+    return least;
+}
+
+static void fill_limits(const struct fad_connection *connection, Fad__Limits *limits)
 {
     fad__limits__init(limits);
     limits->has_message_bytes = true;
     limits->message_bytes = FA_FRAME_MESSAGE_MAX;
     limits->has_payload_bytes = true;
-    limits->payload_bytes = service->payload_max;
+    limits->payload_bytes = connection->service->payload_max;
     limits->has_jobs = true;
-    limits->jobs = (uint32_t)service->limit.of[FAD_JOBS];
+    limits->jobs = (uint32_t)limit_of(connection, FAD_JOBS);
     limits->has_staged_bytes = true;
-    limits->staged_bytes = service->limit.of[FAD_STAGED];
+    limits->staged_bytes = limit_of(connection, FAD_STAGED);
     limits->has_mapped_bytes = true;
-    limits->mapped_bytes = service->limit.of[FAD_MAPPED];
+    limits->mapped_bytes = limit_of(connection, FAD_MAPPED);
+    limits->has_regions = true;
+    limits->regions = (uint32_t)limit_of(connection, FAD_REGIONS);
 }
 
 static void send_hello_reply(struct fad_connection *connection, uint64_t id)
 {
     const struct fad_backend *backend = connection->service->engine->backend;
-    char *transports[] = {(char *)"inline", (char *)"memfd", (char *)"cuda-ipc"};
-    Fad__Device devices[DEVICES_MAX], *device_list[DEVICES_MAX];
+    char *transports[] = {(char *)"inline", (char *)"memfd", (char *)"region", (char *)"cuda-ipc"};
+    Fad__Device devices[FAD_DEVICES_MAX], *device_list[FAD_DEVICES_MAX];
     Fad__Version versions[VERSIONS_MAX], *version_list[VERSIONS_MAX];
     Fad__Limits limits;
     Fad__HelloReply hello = FAD__HELLO_REPLY__INIT;
-    Fad__Reply reply = FAD__REPLY__INIT;
+    Fad__Reply reply = fad_reply_ok();
 
-    assert(backend->device_count <= DEVICES_MAX);
+    assert(backend->device_count <= FAD_DEVICES_MAX);
     fill_devices(backend, devices);
     for (uint32_t i = 0; i < backend->device_count; i++)
         device_list[i] = &devices[i];
     hello.n_versions = fill_versions(&backend->devices[0].target, versions);
     for (size_t i = 0; i < hello.n_versions; i++)
         version_list[i] = &versions[i];
-    fill_limits(connection->service, &limits);
+    fill_limits(connection, &limits);
     hello.has_protocol_major = hello.has_protocol_minor = true;
     hello.protocol_major = FA_PROTOCOL_MAJOR;
     hello.protocol_minor = FA_PROTOCOL_MINOR;
@@ -110,10 +128,10 @@ static void send_hello_reply(struct fad_connection *connection, uint64_t id)
     hello.devices = device_list;
     hello.versions = version_list;
     hello.limits = &limits;
-    hello.n_transports = backend->opens_ipc ? 3 : 2;
+    hello.n_transports = backend->opens_ipc ? 4 : 3;
     hello.transports = transports;
-    reply.has_status = true;
-    reply.status = FAD__STATUS__OK;
+    hello.has_connection = true;
+    hello.connection = connection->number;
     reply.hello = &hello;
     fad_connection_reply(connection, FA_FRAME_HELLO, id, &reply, NULL, 0, NULL);
 }
@@ -122,7 +140,7 @@ static enum fa_status handle_hello(struct fad_connection *connection, struct fad
                                    struct fa_error *error)
 {
     const Fad__Hello *hello =
-        fad__hello__unpack(fa_arena_reset(&arena), message->frame.message_length, message->bytes);
+        fad__hello__unpack(fad_message_allocator(), message->frame.message_length, message->bytes);
     if (!hello)
         return fa_error_set(error, FA_PROTOCOL_ERROR, "message", "not a Hello");
     if (!hello->has_protocol_major)
@@ -131,7 +149,7 @@ static enum fa_status handle_hello(struct fad_connection *connection, struct fad
         return fa_error_set(error, FA_PROTOCOL_MISMATCH, "protocol_major",
                             "the client speaks protocol %u, this daemon (%s) speaks %u",
                             hello->protocol_major, FA_VERSION, FA_PROTOCOL_MAJOR);
-    if (expect_bare(message, error) != FA_OK)
+    if (fad_expect_bare(message, error) != FA_OK)
         return error->status;
     connection->greeted = true;
     send_hello_reply(connection, message->frame.id);
@@ -143,115 +161,41 @@ static enum fa_status handle_hello(struct fad_connection *connection, struct fad
 static enum fa_status handle_ping(struct fad_connection *connection, struct fad_message *message,
                                   struct fa_error *error)
 {
-    Fad__Reply reply = FAD__REPLY__INIT;
+    Fad__Reply reply = fad_reply_ok();
 
-    if (expect_bare(message, error) != FA_OK)
+    if (fad_expect_bare(message, error) != FA_OK)
         return error->status;
-    if (!fad__ping__unpack(fa_arena_reset(&arena), message->frame.message_length, message->bytes))
+    if (!fad__ping__unpack(fad_message_allocator(), message->frame.message_length, message->bytes))
         return fa_error_set(error, FA_INVALID_ARGUMENT, "message", "not a Ping");
-    reply.has_status = true;
-    reply.status = FAD__STATUS__OK;
     fad_connection_reply(connection, FA_FRAME_PING, message->frame.id, &reply, NULL, 0, NULL);
     return FA_OK;
 }
 
-/* --- Forward --------------------------------------------------------------------------------- */
+/* --- Cancel ---------------------------------------------------------------------------------- */
 
-static uint64_t microseconds(uint64_t from_ns, uint64_t to_ns)
+static enum fa_status handle_cancel(struct fad_connection *connection, struct fad_message *message,
+                                    struct fa_error *error)
 {
-    return to_ns > from_ns ? (to_ns - from_ns) / 1000 : 0;
-}
+    Fad__CancelReply cancel = FAD__CANCEL_REPLY__INIT;
+    Fad__Reply reply = fad_reply_ok();
+    struct fad_pending *pending;
+    const Fad__Cancel *in;
 
-static void reply_with_result(struct fad_connection *connection, struct fad_job *job)
-{
-    Fad__ForwardReply forward = FAD__FORWARD_REPLY__INIT;
-    Fad__Reply reply = FAD__REPLY__INIT;
-    uint64_t started = job->work.started_ns ? job->work.started_ns : job->done_ns;
-    struct fad_amounts charge;
-    void *output = fad_job_take_output(job, &charge);
-
-    forward.version = (char *)job->choice.version->name;
-    forward.kernel = (char *)job->choice.kernel->name;
-    forward.has_redirected = true;
-    forward.redirected = job->choice.reason != NULL;
-    forward.redirect_reason = (char *)job->choice.reason;
-    forward.device = (char *)job->engine->backend->devices[job->device].name;
-    forward.has_queue_us = forward.has_transfer_us = true;
-    forward.queue_us = microseconds(job->ready_ns, started);
-    forward.transfer_us = job->payload_size ? microseconds(job->header_ns, job->ready_ns) : 0;
-    forward.has_kernel_us = forward.has_total_us = true;
-    forward.kernel_us = fad_work_kernel_ns(&job->work) / 1000;
-    forward.total_us = microseconds(job->header_ns, job->done_ns);
-    forward.has_payload_o_bytes = true;
-    forward.payload_o_bytes =
-        job->request.at[FAD_O].place == FAD_INLINE ? job->request.at[FAD_O].span : 0;
-    reply.has_status = true;
-    reply.status = FAD__STATUS__OK;
-    reply.forward = &forward;
-    fad_connection_reply(connection, FA_FRAME_FORWARD, job->id, &reply, output,
-                         job->request.output_size, &charge);
-}
-
-static void on_job_done(struct fad_job *job)
-{
-    struct fad_connection *connection = job->owner;
-
-    if (connection->state != FAD_CONNECTION_CLOSING) /* else it was taken off when abandoned */
-        TAILQ_REMOVE(&connection->jobs, job, link);
-    if (connection->state == FAD_CONNECTION_OPEN) {
-        if (job->error.status == FA_OK)
-            reply_with_result(connection, job);
-        else
-            fad_connection_refuse(connection, FA_FRAME_FORWARD, job->id, &job->error);
-        fad_connection_flush(connection);
-    }
-    fad_job_free(job);
-    connection->job_count--;
-    fad_connection_free_if_done(connection);
-}
-
-/* *size is the memfd's; -1 without a descriptor, 0 for one that no tensor lies in. */
-static enum fa_status check_memfd(struct fad_message *message, const struct fad_request *request,
-                                  int64_t *size, struct fa_error *error)
-{
-    char field[sizeof error->field];
-    int tensor = 0;
-
-    *size = message->fd < 0 ? -1 : 0;
-    while (tensor < FAD_TENSORS && request->at[tensor].place != FAD_MEMFD)
-        tensor++;
-    if (message->fd < 0 || tensor == FAD_TENSORS)
-        return FA_OK;
-    snprintf(field, sizeof field, "%s.memfd", fad_tensor_name((enum fad_tensor)tensor));
-    return fad_memfd_check(message->fd, fad_request_writes_memfd(request), field, size, error);
-}
-
-static enum fa_status handle_forward(struct fad_connection *connection, struct fad_message *message,
-                                     struct fa_error *error)
-{
-    const struct fad_service *service = connection->service;
-    struct fad_request request;
-    struct fad_job *job;
-    int64_t memfd_size;
-    enum fa_status status;
-
-    if ((status = fad_request_decode(message->bytes, message->frame.message_length, &arena,
-                                     &request, error)) != FA_OK ||
-        (status = check_memfd(message, &request, &memfd_size, error)) != FA_OK ||
-        (status = fad_request_check(&request, message->frame.payload_length, memfd_size, error)) !=
-            FA_OK ||
-        (status = fad_job_new(&job, service->engine, &connection->account, &request,
-                              message->frame.payload_length, message->fd,
-                              memfd_size < 0 ? 0 : (uint64_t)memfd_size, error)) != FA_OK)
-        return status;
-    message->fd = -1;
-    job->id = message->frame.id;
-    job->owner = connection;
-    job->done = on_job_done;
-    job->header_ns = connection->header_ns;
-    connection->job_count++;
-    connection->receiving = job;
-    TAILQ_INSERT_TAIL(&connection->jobs, job, link);
+    if (fad_expect_bare(message, error) != FA_OK)
+        return error->status;
+    in =
+        fad__cancel__unpack(fad_message_allocator(), message->frame.message_length, message->bytes);
+    if (!in)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "message", "not a Cancel");
+    if (!in->has_id)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "id", "missing");
+    pending = fad_connection_find(connection, in->id);
+    cancel.has_found = true;
+    cancel.found = pending && pending->type == FA_FRAME_FORWARD;
+    reply.cancel = &cancel;
+    fad_connection_reply(connection, FA_FRAME_CANCEL, message->frame.id, &reply, NULL, 0, NULL);
+    if (cancel.found && connection->state == FAD_CONNECTION_OPEN) /* else it has been already */
+        fad_pending_abandon(pending, FA_CANCELLED);
     return FA_OK;
 }
 
@@ -259,14 +203,21 @@ static enum fa_status handle_forward(struct fad_connection *connection, struct f
 
 static const struct {
     uint16_t type;
-    handler *handle;
+    fad_handler *handle;
 } rows[] = {
     {FA_FRAME_HELLO, handle_hello},
-    {FA_FRAME_FORWARD, handle_forward},
+    {FA_FRAME_FORWARD, fad_handle_forward},
     {FA_FRAME_PING, handle_ping},
+    {FA_FRAME_REGISTER_REGION, fad_handle_register_region},
+    {FA_FRAME_ALLOC_REGION, fad_handle_alloc_region},
+    {FA_FRAME_WRITE_REGION, fad_handle_write_region},
+    {FA_FRAME_READ_REGION, fad_handle_read_region},
+    {FA_FRAME_RELEASE_REGION, fad_handle_release_region},
+    {FA_FRAME_STATS, fad_handle_stats},
+    {FA_FRAME_CANCEL, handle_cancel},
 };
 
-static handler *find_handler(uint16_t type)
+static fad_handler *find_handler(uint16_t type)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (rows[i].type == type)
@@ -278,8 +229,6 @@ static handler *find_handler(uint16_t type)
 static enum fa_status check_order(const struct fad_connection *connection,
                                   const struct fa_frame *frame, struct fa_error *error)
 {
-    const struct fad_job *job;
-
     if (frame->id == 0)
         return fa_error_set(error, FA_PROTOCOL_ERROR, "header.id", "0 is no request's id");
     if (frame->type == 0 || (frame->type & FA_FRAME_REPLY))
@@ -291,21 +240,34 @@ static enum fa_status check_order(const struct fad_connection *connection,
     if (connection->greeted && frame->type == FA_FRAME_HELLO)
         return fa_error_set(error, FA_PROTOCOL_ERROR, "header.type",
                             "only a connection's first frame may be Hello");
-    TAILQ_FOREACH (job, &connection->jobs, link)
-        if (job->id == frame->id)
-            return fa_error_set(error, FA_PROTOCOL_ERROR, "header.id",
-                                "a request with this id is still in flight");
+    if (fad_connection_find(connection, frame->id))
+        return fa_error_set(error, FA_PROTOCOL_ERROR, "header.id",
+                            "a request with this id is still in flight");
     return FA_OK;
+}
+
+/* What a daemon that stops still does: a Hello, lest the frames behind it break the order, and a
+ * Cancel, which ends work. */
+static enum fa_status check_stopping(struct fad_connection *connection, uint16_t type,
+                                     struct fa_error *error)
+{
+    if (!connection->service->stopping || type == FA_FRAME_HELLO || type == FA_FRAME_CANCEL)
+        return FA_OK;
+    if (type == FA_FRAME_FORWARD)
+        fad_note_refused_forward(connection, FA_SHUTTING_DOWN);
+    return fa_error_set(error, FA_SHUTTING_DOWN, "", "%s", fa_status_text(FA_SHUTTING_DOWN));
 }
 
 void fad_handle_message(struct fad_connection *connection, const struct fad_message *received)
 {
     struct fad_message message = *received;
-    handler *handle = find_handler(message.frame.type);
+    fad_handler *handle = find_handler(message.frame.type);
     struct fa_error error;
     enum fa_status status = check_order(connection, &message.frame, &error);
 
     fa_arena_init(&arena);
+    if (status == FA_OK)
+        status = check_stopping(connection, message.frame.type, &error);
     if (status == FA_OK)
         status = handle
                      ? handle(connection, &message, &error)

@@ -1,10 +1,12 @@
 #include "daemon/connection/job.h"
 
+#include "daemon/connection/discard.h"
+#include "daemon/connection/region.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static void set_state(struct fad_job *job, enum fad_job_state next)
 {
@@ -20,10 +22,14 @@ static void set_state(struct fad_job *job, enum fad_job_state next)
 
 /* --- The end --------------------------------------------------------------------------------- */
 
+/* Its connection's regions are let go last: the reply to a release comes after this job's own. */
 static void all_closed(struct fad_job *job)
 {
     set_state(job, FAD_JOB_DONE);
     job->done_ns = uv_hrtime();
+    for (int t = 0; t < FAD_TENSORS; t++)
+        if (job->request.at[t].place == FAD_REGION)
+            fad_region_unuse(job->request.at[t].region);
     if (job->abandoned != FA_OK)
         fa_error_set(&job->error, job->abandoned, "", "%s", fa_status_text(job->abandoned));
     job->done(job);
@@ -52,7 +58,7 @@ static void finish(struct fad_job *job)
         int status;
 
         if (region->region.source.fd >= 0)
-            close(region->region.source.fd); /* never opened */
+            fad_discard_fd(job->engine->loop, region->region.source.fd); /* never opened */
         if (!region->open)
             continue;
         region->op.done = on_closed;
@@ -114,7 +120,9 @@ static void *address(const struct fad_job *job, enum fad_tensor tensor)
 
     if (at->place == FAD_NOWHERE)
         return NULL;
-    if (at->place != FAD_INLINE)
+    if (at->place == FAD_REGION)
+        base = at->region->region.base;
+    else if (at->place != FAD_INLINE)
         base = job->regions[job->region_of[tensor]].region.base;
     else if (tensor == FAD_O || tensor == FAD_LSE)
         base = job->output;
@@ -123,10 +131,25 @@ static void *address(const struct fad_job *job, enum fad_tensor tensor)
     return base ? base + at->offset : NULL; /* NULL: a tensor without elements */
 }
 
+/* When the request's time is up, on the clock of uv_hrtime(); 0: never. */
+static uint64_t deadline(const struct fad_job *job)
+{
+    uint64_t ns = job->request.deadline_us;
+
+    if (ns == 0)
+        return 0;
+    if (__builtin_mul_overflow(ns, 1000, &ns) || __builtin_add_overflow(ns, job->ready_ns, &ns))
+        return UINT64_MAX;
+    return ns;
+}
+
 static void run(struct fad_job *job)
 {
     set_state(job, FAD_JOB_RUNNING);
     job->work = (struct fad_work){
+        .flow = job->flow,
+        .priority = job->request.priority,
+        .deadline_ns = deadline(job),
         .device = job->device,
         .kernel = job->choice.kernel,
         .problem = &job->request.problem,
@@ -152,7 +175,7 @@ static void check_ipc_bounds(struct fad_job *job)
         if (at->place != FAD_IPC)
             continue;
         size = job->regions[job->region_of[t]].region.size;
-        if (at->offset <= size && at->span <= size - at->offset)
+        if (fad_inside(at->offset, at->span, size))
             continue;
         snprintf(field, sizeof field, "%s.cuda_ipc.offset", fad_tensor_name((enum fad_tensor)t));
         fa_error_set(&job->error, FA_INVALID_ARGUMENT, field,
@@ -202,10 +225,11 @@ static void on_opened(struct fad_op *op)
         all_opened(job);
 }
 
-void fad_job_start(struct fad_job *job)
+void fad_job_start(struct fad_job *job, struct fad_flow *flow)
 {
     struct fad_backend *backend = job->engine->backend;
 
+    job->flow = flow;
     job->ready_ns = uv_hrtime();
     if (job->choice.kernel->units(&job->request.problem) == 0) {
         finish(job);

@@ -2,13 +2,15 @@
  *
  *     RECEIVING -> OPENING -> RUNNING -> CLOSING -> DONE -> freed
  *
- * A job owns its payload, its output, its descriptor and its regions, and what they were charged.
- * done() tells its owner (a connection) that the result is known and that nothing but the output is
- * held any more; the owner then makes the reply and frees the job. */
+ * A job owns its payload, its output, its descriptor and the regions it opened, and what they were
+ * charged; it uses those of its connection that its tensors lie in.
+ * done() tells its owner (handle_forward.c) that the result is known and that nothing but the
+ * output is held any more; the owner then makes the reply and frees the job. */
 #ifndef FAD_JOB_H
 #define FAD_JOB_H
 
 #include "daemon/connection/engine.h"
+#include "daemon/connection/pending.h"
 #include "daemon/connection/request.h"
 #include "daemon/util/account.h"
 
@@ -29,8 +31,7 @@ struct fad_job_region {
 };
 
 struct fad_job {
-    TAILQ_ENTRY(fad_job) link; /* the owner's list */
-    void *owner;
+    struct fad_pending pending;
     void (*done)(struct fad_job *job);
     struct fad_engine *engine;
     struct fad_account *account;
@@ -38,16 +39,16 @@ struct fad_job {
 
     enum fad_job_state state;
     enum fa_status abandoned; /* FA_OK: it is not */
-    uint64_t id;
     struct fad_request request;
     struct fa_choice choice;
     uint32_t device;
+    struct fad_flow *flow; /* its connection's turns */
     void *payload;
     uint64_t payload_size;
     void *output;
     struct fad_job_region regions[FAD_TENSORS + 1];
     uint32_t region_count;
-    int region_of[FAD_TENSORS]; /* index into regions; -1: inline, or not wanted */
+    int region_of[FAD_TENSORS]; /* index into regions; -1: not there */
     int state_region;           /* index of the kernel's state; -1: it has none */
     uint32_t calls;             /* region calls under way */
     struct fad_work work;
@@ -58,17 +59,23 @@ struct fad_job {
     uint64_t done_ns;
 };
 
-/* Admits a checked request: chooses the kernel and device, charges the account, allocates payload
- * and output. fd is the frame's memfd or -1; the job takes it on success only. On any status but
- * FA_OK *error tells why and nothing is held. The caller then sets owner and done, has the payload
- * filled, and calls fad_job_start or fad_job_abandon. */
+/* Chooses what will run a request and where: the device that its tensors' memory fixes, else the
+ * least loaded. Any status but FA_OK names the field at fault. */
+enum fa_status fad_job_place(struct fad_engine *engine, const struct fad_request *request,
+                             uint32_t *device, struct fa_choice *choice, struct fa_error *error);
+
+/* Admits a checked and placed request: charges the account, allocates payload and output. fd is
+ * the frame's memfd or -1; the job takes it on success only. On any status but FA_OK *error tells
+ * why and nothing is held. The caller then sets pending and done, has the payload filled, and calls
+ * fad_job_start or fad_job_abandon. */
 enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
                            struct fad_account *account, const struct fad_request *request,
-                           uint64_t payload_size, int fd, uint64_t memfd_size,
-                           struct fa_error *error);
+                           uint32_t device, const struct fa_choice *choice, uint64_t payload_size,
+                           int fd, uint64_t memfd_size, struct fa_error *error);
 
-/* The payload is there: runs the job. done() may be called from inside. */
-void fad_job_start(struct fad_job *job);
+/* The payload is there: runs the job, in its connection's turns. done() may be called from
+ * inside. */
+void fad_job_start(struct fad_job *job, struct fad_flow *flow);
 
 /* Ends it as soon as can be, whatever it has reached, with the status (FA_CANCELLED: nobody wants
  * the result any more). done() follows, at once if nothing is under way. Not in state DONE. */

@@ -31,7 +31,7 @@ enum fa_status fad_memfd_check(int fd, bool written, const char *field, int64_t 
     if (written &&
         ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) || (flags & O_ACCMODE) != O_RDWR))
         return fa_error_set(error, FA_INVALID_ARGUMENT, field,
-                            "an output lies in it, but it is sealed against writing or its "
+                            "it is to be written, but is sealed against writing or its "
                             "descriptor is not open for writing");
     if (fstat(fd, &file) != 0 || file.st_size <= 0)
         return fa_error_set(error, FA_INVALID_ARGUMENT, field, "it has no bytes (use ftruncate)");

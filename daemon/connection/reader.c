@@ -201,6 +201,12 @@ void fad_reader_skip(struct fad_reader *reader)
     reader->state = FAD_READER_PAYLOAD;
 }
 
+void fad_reader_drop(struct fad_reader *reader)
+{
+    assert(reader->state == FAD_READER_PAYLOAD);
+    reader->payload = NULL;
+}
+
 bool fad_reader_inside_frame(const struct fad_reader *reader)
 {
     return reader->state != FAD_READER_HEADER || available(reader) > 0;

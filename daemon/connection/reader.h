@@ -72,6 +72,9 @@ enum fad_reader_event fad_reader_next(struct fad_reader *reader, struct fad_mess
 void fad_reader_accept(struct fad_reader *reader, void *payload);
 void fad_reader_skip(struct fad_reader *reader);
 
+/* What is left of an accepted payload is dropped: nobody has a place for it any more. */
+void fad_reader_drop(struct fad_reader *reader);
+
 /* Is a frame begun and not complete? */
 bool fad_reader_inside_frame(const struct fad_reader *reader);
 

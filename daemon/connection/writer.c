@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 
 /* Sent to one connection before the others have their turn. */
-#define WRITE_BUDGET ((size_t)4 << 20)
+#define WRITE_BUDGET ((size_t)512 << 10)
 
 /* Replies in one sendmsg, two vectors each. */
 #define BATCH 16
@@ -15,6 +15,7 @@ void fad_writer_init(struct fad_writer *writer, void *owner)
 {
     writer->owner = owner;
     writer->count = 0;
+    writer->head_bytes = 0;
     STAILQ_INIT(&writer->replies);
 }
 
@@ -23,6 +24,7 @@ void fad_writer_push(struct fad_writer *writer, struct fad_reply *reply)
     reply->sent = 0;
     STAILQ_INSERT_TAIL(&writer->replies, reply, link);
     writer->count++;
+    writer->head_bytes += reply->head_size;
 }
 
 static void drop_first(struct fad_writer *writer)
@@ -31,6 +33,7 @@ static void drop_first(struct fad_writer *writer)
 
     STAILQ_REMOVE_HEAD(&writer->replies, link);
     writer->count--;
+    writer->head_bytes -= reply->head_size;
     if (reply->release)
         reply->release(reply, writer->owner);
     free(reply);

@@ -25,6 +25,7 @@ struct fad_writer {
     void *owner; /* handed to release() */
     STAILQ_HEAD(fad_replies, fad_reply) replies;
     uint32_t count;
+    size_t head_bytes; /* of all replies' headers and messages */
 };
 
 void fad_writer_init(struct fad_writer *writer, void *owner);
@@ -32,7 +33,7 @@ void fad_writer_init(struct fad_writer *writer, void *owner);
 /* Appends it; the writer's from now on. */
 void fad_writer_push(struct fad_writer *writer, struct fad_reply *reply);
 
-/* Sends what the socket takes, up to a few MiB. 0, with writer->count telling what is left, or a
+/* Sends what the socket takes, up to half a MiB. 0, with writer->count telling what is left, or a
  * negative errno (the peer is gone). *progress is set when any byte went out. */
 int fad_writer_flush(struct fad_writer *writer, int fd, int *progress);
 

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 
 /* How long a range should take. Long ones make others wait; short ones cost a hand-over each, about
@@ -9,10 +10,17 @@
 #define RANGE_NS     250e3
 #define RANGE_NS_MIN 25e3
 
+/* What a launch costs besides its work: tiny jobs are not free. */
+#define LAUNCH_NS 3000
+
+/* Estimates end here (11 days), so that sums of them fit. */
+#define ESTIMATE_NS_MAX 1e15
+
 struct fad_slot {
     struct fad_range_op range;
     struct fad_scheduler *scheduler;
     struct fad_work *work; /* NULL: free */
+    int64_t charged_ns;    /* for the range under way */
 };
 
 int fad_scheduler_init(struct fad_scheduler *scheduler, struct fad_backend *backend)
@@ -20,8 +28,10 @@ int fad_scheduler_init(struct fad_scheduler *scheduler, struct fad_backend *back
     uint32_t count = 0, next = 0;
 
     *scheduler = (struct fad_scheduler){.backend = backend};
-    TAILQ_INIT(&scheduler->works);
+    TAILQ_INIT(&scheduler->deadlines);
+    assert(backend->device_count <= FAD_DEVICES_MAX);
     for (uint32_t d = 0; d < backend->device_count; d++) {
+        fad_ring_init(&scheduler->rings[d]);
         assert(backend->devices[d].streams <= FAD_STREAMS_MAX);
         count += backend->devices[d].streams * FAD_RANGES_AHEAD;
     }
@@ -46,48 +56,179 @@ int fad_scheduler_init(struct fad_scheduler *scheduler, struct fad_backend *back
 
 void fad_scheduler_deinit(struct fad_scheduler *scheduler)
 {
-    assert(TAILQ_EMPTY(&scheduler->works) && scheduler->under_way == 0);
+    assert(scheduler->queued == 0 && scheduler->under_way == 0);
+    assert(TAILQ_EMPTY(&scheduler->deadlines));
     free(scheduler->slots);
     scheduler->slots = NULL;
 }
 
-/* Units a range: about RANGE_NS long, but a job that is too short for that still spreads over the
- * device's streams, in ranges of no less than RANGE_NS_MIN. */
-static uint64_t units_per_range(const struct fad_work *work, uint32_t streams)
-{
-    double unit_ns = fa_kernel_seconds(work->kernel, work->problem) * 1e9 / (double)work->units;
-    double target = RANGE_NS / (unit_ns + 1e-3), least = RANGE_NS_MIN / (unit_ns + 1e-3);
-    uint64_t even = (work->units - 1) / streams + 1;
-    double spread = (double)even;
+/* --- Groups and flows ------------------------------------------------------------------------ */
 
-    if (target > spread)
-        target = spread > least ? spread : least;
-    if (target < 1)
-        return 1;
-    return target >= (double)work->units ? work->units : (uint64_t)target;
+/* So that NORMAL keeps the time of one range. */
+static int64_t quantum_ns(enum fa_priority priority)
+{
+    const int64_t normal = (int64_t)RANGE_NS / FAD_ROUNDS_KEPT;
+    return normal * fa_priority_weight(priority) / fa_priority_weight(FA_PRIORITY_NORMAL);
 }
 
-void fad_scheduler_submit(struct fad_scheduler *scheduler, struct fad_work *work)
+void fad_group_init(struct fad_group *group)
 {
-    work->units = work->kernel->units(work->problem);
-    assert(work->units > 0 && !work->queued);
-    work->range_units = units_per_range(work, scheduler->backend->devices[work->device].streams);
-    TAILQ_INSERT_TAIL(&scheduler->works, work, link);
+    for (uint32_t d = 0; d < FAD_DEVICES_MAX; d++) {
+        fad_share_init(&group->shares[d], quantum_ns(FA_PRIORITY_NORMAL), 0, 0);
+        fad_ring_init(&group->rings[d]);
+    }
+}
+
+/* A flow begins with the debt of a range: it pays beforehand for the one that it may overdraw when
+ * it ends. Else many short-lived connections would keep a long one from its turns. */
+void fad_flow_init(struct fad_flow *flow, struct fad_group *group)
+{
+    flow->group = group;
+    for (uint32_t d = 0; d < FAD_DEVICES_MAX; d++) {
+        for (uint32_t p = 0; p < FAD_PRIORITIES; p++) {
+            struct fad_queue *queue = &flow->queues[d][p];
+            fad_share_init(&queue->share, quantum_ns((enum fa_priority)(p + 1)), -(int64_t)RANGE_NS,
+                           group->rings[d].round);
+            TAILQ_INIT(&queue->works);
+        }
+    }
+}
+
+static struct fad_queue *queue_of(const struct fad_work *work)
+{
+    return &work->flow->queues[work->device][work->priority - 1];
+}
+
+/* ns < 0: gives back. */
+static void charge(struct fad_scheduler *scheduler, const struct fad_work *work, int64_t ns)
+{
+    struct fad_group *group = work->flow->group;
+
+    fad_ring_charge(&group->rings[work->device], &queue_of(work)->share, ns);
+    fad_ring_charge(&scheduler->rings[work->device], &group->shares[work->device], ns);
+}
+
+static void enqueue(struct fad_scheduler *scheduler, struct fad_work *work)
+{
+    struct fad_group *group = work->flow->group;
+    struct fad_queue *queue = queue_of(work);
+
+    if (!group->shares[work->device].list)
+        fad_ring_enter(&scheduler->rings[work->device], &group->shares[work->device]);
+    if (!queue->share.list)
+        fad_ring_enter(&group->rings[work->device], &queue->share);
+    TAILQ_INSERT_TAIL(&queue->works, work, link);
     work->queued = true;
+    scheduler->queued++;
 }
 
 static void unqueue(struct fad_scheduler *scheduler, struct fad_work *work)
 {
-    if (work->queued)
-        TAILQ_REMOVE(&scheduler->works, work, link);
+    struct fad_group *group = work->flow->group;
+    struct fad_queue *queue = queue_of(work);
+
+    TAILQ_REMOVE(&queue->works, work, link);
     work->queued = false;
+    scheduler->queued--;
+    if (!TAILQ_EMPTY(&queue->works))
+        return;
+    fad_ring_leave(&group->rings[work->device], &queue->share);
+    if (fad_ring_is_empty(&group->rings[work->device]))
+        fad_ring_leave(&scheduler->rings[work->device], &group->shares[work->device]);
+}
+
+/* --- Estimates ------------------------------------------------------------------------------- */
+
+static double estimate_ns(const struct fad_work *work, uint64_t units)
+{
+    double ns = (double)units * work->unit_ns;
+    return ns < ESTIMATE_NS_MAX ? ns : ESTIMATE_NS_MAX;
+}
+
+/* Units a range: at most RANGE_NS long, as many ranges for each stream as for any other, so that all
+ * end together; but none shorter than RANGE_NS_MIN. */
+static uint64_t units_per_range(const struct fad_work *work, uint32_t streams)
+{
+    const double unit_ns = work->unit_ns + 1e-3, units = (double)work->units;
+    const double ranges = streams * ceil(units * unit_ns / RANGE_NS / streams);
+    double each = ceil(units / ranges);
+
+    if (each * unit_ns > RANGE_NS)
+        each = floor(RANGE_NS / unit_ns);
+    if (each * unit_ns < RANGE_NS_MIN)
+        each = ceil(RANGE_NS_MIN / unit_ns);
+    if (each < 1)
+        return 1;
+    return each < units ? (uint64_t)each : work->units;
+}
+
+/* Each work knows its part of the sum, so that the sum is exact. */
+static void update_load(struct fad_scheduler *scheduler, struct fad_work *work)
+{
+    scheduler->load_ns[work->device] -= work->load_ns;
+    work->load_ns = (uint64_t)estimate_ns(work, work->units_left);
+    scheduler->load_ns[work->device] += work->load_ns;
+}
+
+uint32_t fad_scheduler_least_loaded(const struct fad_scheduler *scheduler)
+{
+    uint32_t least = 0;
+
+    for (uint32_t d = 1; d < scheduler->backend->device_count; d++)
+        if (scheduler->load_ns[d] < scheduler->load_ns[least])
+            least = d;
+    return least;
+}
+
+/* --- Works ----------------------------------------------------------------------------------- */
+
+static void add_deadline(struct fad_scheduler *scheduler, struct fad_work *work)
+{
+    struct fad_work *before = TAILQ_LAST(&scheduler->deadlines, fad_works);
+
+    while (before && before->deadline_ns > work->deadline_ns)
+        before = TAILQ_PREV(before, fad_works, deadline_link);
+    if (before)
+        TAILQ_INSERT_AFTER(&scheduler->deadlines, before, work, deadline_link);
+    else
+        TAILQ_INSERT_HEAD(&scheduler->deadlines, work, deadline_link);
+    work->timed = true;
+}
+
+static void drop_deadline(struct fad_scheduler *scheduler, struct fad_work *work)
+{
+    if (work->timed)
+        TAILQ_REMOVE(&scheduler->deadlines, work, deadline_link);
+    work->timed = false;
+}
+
+uint64_t fad_scheduler_next_deadline(const struct fad_scheduler *scheduler)
+{
+    const struct fad_work *first = TAILQ_FIRST(&scheduler->deadlines);
+    return first ? first->deadline_ns : 0;
+}
+
+void fad_scheduler_submit(struct fad_scheduler *scheduler, struct fad_work *work)
+{
+    work->units = work->units_left = work->kernel->units(work->problem);
+    assert(work->units > 0 && !work->queued);
+    assert(work->device < scheduler->backend->device_count);
+    assert(work->priority >= 1 && work->priority <= FAD_PRIORITIES);
+    work->unit_ns = fa_kernel_seconds(work->kernel, work->problem) * 1e9 / (double)work->units;
+    update_load(scheduler, work);
+    enqueue(scheduler, work);
+    if (work->deadline_ns != 0)
+        add_deadline(scheduler, work);
 }
 
 /* Ends a work that has nothing left to launch, if nothing of it is under way. */
-static void settle(struct fad_work *work)
+static void settle(struct fad_scheduler *scheduler, struct fad_work *work)
 {
-    if (!work->queued && work->under_way == 0)
-        work->finished(work);
+    if (work->queued || work->under_way > 0)
+        return;
+    assert(work->load_ns == 0);
+    drop_deadline(scheduler, work);
+    work->finished(work);
 }
 
 static void fail(struct fad_scheduler *scheduler, struct fad_work *work, int status,
@@ -100,16 +241,21 @@ static void fail(struct fad_scheduler *scheduler, struct fad_work *work, int sta
     if (status < 0 && scheduler->fatal == 0)
         scheduler->fatal = status;
     __atomic_store_n(&work->stop, true, __ATOMIC_RELAXED);
+    drop_deadline(scheduler, work);
+    if (!work->queued)
+        return;
     unqueue(scheduler, work);
+    work->units_left -= work->units - work->next_unit;
+    update_load(scheduler, work);
 }
 
 void fad_scheduler_abandon(struct fad_scheduler *scheduler, struct fad_work *work, int status)
 {
-    bool was_queued = work->queued;
     fail(scheduler, work, status, NULL);
-    if (was_queued)
-        settle(work);
+    settle(scheduler, work);
 }
+
+/* --- Ranges ---------------------------------------------------------------------------------- */
 
 static void add_time(struct fad_work *work, const struct fad_range_op *range)
 {
@@ -130,44 +276,83 @@ uint64_t fad_work_kernel_ns(const struct fad_work *work)
     return streams ? work->range_ns / (uint64_t)streams : 0;
 }
 
+static int64_t cost_ns(double ns)
+{
+    return ns > LAUNCH_NS ? (int64_t)ns : LAUNCH_NS;
+}
+
 static void on_range_done(struct fad_op *op)
 {
     struct fad_slot *slot = fad_container_of(op, struct fad_slot, range.op);
     struct fad_scheduler *scheduler = slot->scheduler;
     struct fad_work *work = slot->work;
+    const uint64_t units = slot->range.launch.range.count;
+    const double took_ns = (double)(op->finished_ns - op->started_ns);
 
     slot->work = NULL;
     scheduler->under_way--;
     work->under_way--;
     add_time(work, &slot->range);
+    charge(scheduler, work, cost_ns(took_ns) - slot->charged_ns);
+    work->units_left -= units;
+    work->unit_ns += (took_ns / (double)units - work->unit_ns) / 2;
+    update_load(scheduler, work);
     if (op->status != 0)
         fail(scheduler, work, op->status, op->text);
-    settle(work);
+    settle(scheduler, work);
 }
 
 static bool may_run_on(const struct fad_work *work, const struct fad_range_op *place)
 {
-    if (work->device != place->device)
-        return false;
     return !work->kernel->in_order || work->next_unit == 0 || work->stream == place->stream;
 }
 
-static struct fad_work *next_work(struct fad_scheduler *scheduler, const struct fad_range_op *place)
+/* A queue's first work that may run at the place; NULL: none. */
+static struct fad_work *runnable(const struct fad_share *share, const struct fad_range_op *place)
 {
+    const struct fad_queue *queue = fad_container_of(share, struct fad_queue, share);
     struct fad_work *work;
-    TAILQ_FOREACH (work, &scheduler->works, link)
+
+    TAILQ_FOREACH (work, &queue->works, link)
         if (may_run_on(work, place))
             return work;
     return NULL;
 }
 
+static bool queue_can_run(struct fad_share *share, const struct fad_range_op *place)
+{
+    return runnable(share, place) != NULL;
+}
+
+static struct fad_ring *ring_of_group(struct fad_share *share, uint32_t device)
+{
+    return &fad_container_of(share - device, struct fad_group, shares)->rings[device];
+}
+
+static bool group_can_run(struct fad_share *share, const struct fad_range_op *place)
+{
+    return fad_ring_can_run(ring_of_group(share, place->device), place, queue_can_run);
+}
+
+static struct fad_work *next_work(struct fad_scheduler *scheduler, const struct fad_range_op *place)
+{
+    const uint32_t device = place->device;
+    struct fad_share *share = fad_ring_pick(&scheduler->rings[device], place, group_can_run);
+
+    if (!share)
+        return NULL;
+    share = fad_ring_pick(ring_of_group(share, device), place, queue_can_run);
+    return runnable(share, place);
+}
+
 static void launch(struct fad_scheduler *scheduler, struct fad_slot *slot, struct fad_work *work)
 {
-    uint64_t left = work->units - work->next_unit;
-    uint64_t count = left < work->range_units ? left : work->range_units;
+    const uint32_t streams = scheduler->backend->devices[work->device].streams;
+    const uint64_t left = work->units - work->next_unit, even = units_per_range(work, streams);
+    const uint64_t count = left < even ? left : even;
     int status;
 
-    slot->range.op.done = on_range_done;
+    slot->range.op = (struct fad_op){.done = on_range_done};
     slot->range.kernel = work->kernel;
     slot->range.launch = (struct fa_launch){.problem = work->problem,
                                             .tensors = &work->tensors,
@@ -178,10 +363,12 @@ static void launch(struct fad_scheduler *scheduler, struct fad_slot *slot, struc
     status = scheduler->backend->ops->launch_range(scheduler->backend, &slot->range);
     if (status != 0) {
         fail(scheduler, work, status, NULL);
-        settle(work);
+        settle(scheduler, work);
         return;
     }
     slot->work = work;
+    slot->charged_ns = cost_ns(estimate_ns(work, count));
+    charge(scheduler, work, slot->charged_ns);
     work->stream = slot->range.stream;
     scheduler->under_way++;
     work->under_way++;
@@ -190,13 +377,15 @@ static void launch(struct fad_scheduler *scheduler, struct fad_slot *slot, struc
         unqueue(scheduler, work);
 }
 
-bool fad_scheduler_dispatch(struct fad_scheduler *scheduler)
+bool fad_scheduler_dispatch(struct fad_scheduler *scheduler, uint64_t now_ns)
 {
     const uint32_t before = scheduler->under_way;
+    struct fad_work *work;
 
-    for (uint32_t i = 0; i < scheduler->slot_count && !TAILQ_EMPTY(&scheduler->works); i++) {
+    while ((work = TAILQ_FIRST(&scheduler->deadlines)) && work->deadline_ns <= now_ns)
+        fad_scheduler_abandon(scheduler, work, FA_DEADLINE_EXCEEDED);
+    for (uint32_t i = 0; i < scheduler->slot_count && scheduler->queued > 0; i++) {
         struct fad_slot *slot = &scheduler->slots[i];
-        struct fad_work *work;
         while (!slot->work && (work = next_work(scheduler, &slot->range)))
             launch(scheduler, slot, work);
     }

@@ -1,15 +1,45 @@
 /* scheduler.h: decides which job's next range of work goes to which stream.
  *
- * Pure: no libuv, no clock, no memory but what its callers embed; it calls nothing but the
- * backend's launch_range and its works' finished(). One queue a device, first come first served:
- * the head job's ranges go out until it has none left, then the next job's. */
+ * Pure: no libuv, no clock but the times its callers give, no memory but what they embed; it calls
+ * nothing but the backend's launch_range and its works' finished().
+ *
+ * Turns are taken by deficit round robin in device time (ring.h), on each device by itself: first
+ * between groups (uids, of equal weight), then between a group's flows, of the weight of their
+ * priority (fa_priority_weight). A flow is a connection's works of one priority, in the order they
+ * came. Its ranges are charged by the kernel's estimate, corrected by what earlier ranges of the
+ * same work took, and when they are done by what they took themselves. */
 #ifndef FAD_SCHEDULER_H
 #define FAD_SCHEDULER_H
 
-#include "daemon/backend/backend.h"
+#include "daemon/scheduler/ring.h"
+
+#define FAD_PRIORITIES 3 /* of enum fa_priority, index priority - 1 */
+
+TAILQ_HEAD(fad_works, fad_work);
+
+/* The works of one connection and priority on one device that have ranges left to launch. */
+struct fad_queue {
+    struct fad_share share;
+    struct fad_works works;
+};
+
+/* A uid. */
+struct fad_group {
+    struct fad_share shares[FAD_DEVICES_MAX];
+    struct fad_ring rings[FAD_DEVICES_MAX];
+};
+
+/* A connection. */
+struct fad_flow {
+    struct fad_group *group;
+    struct fad_queue queues[FAD_DEVICES_MAX][FAD_PRIORITIES];
+};
 
 /* A job as the scheduler sees it. Embedded in the job; the first block is set by it. */
 struct fad_work {
+    struct fad_flow *flow;
+    enum fa_priority priority;
+    uint64_t deadline_ns; /* from then on no range starts, those under way are to stop; 0: none */
     uint32_t device;
     const struct fa_kernel *kernel;
     const struct fa_problem *problem;
@@ -23,23 +53,31 @@ struct fad_work {
     uint64_t range_ns;   /* the sum over its ranges of what each took on its stream */
     uint64_t streams_used[FAD_STREAMS_MAX / 64]; /* a bit each */
 
-    TAILQ_ENTRY(fad_work) link;
-    uint64_t units, next_unit, range_units;
-    uint32_t stream;    /* of an in_order kernel, once it has begun */
-    uint32_t under_way; /* ranges launched and not done */
-    bool queued;
-    bool stop; /* told to the ranges under way (fa_launch.stop); written atomically */
+    TAILQ_ENTRY(fad_work) link;          /* its queue's */
+    TAILQ_ENTRY(fad_work) deadline_link; /* the scheduler's */
+    uint64_t units, next_unit;
+    uint64_t units_left; /* not done, of those launched or still to be launched */
+    uint64_t load_ns;    /* its part of the device's */
+    double unit_ns;      /* how long a unit takes: estimated, then as measured */
+    uint32_t stream;     /* of an in_order kernel, once it has begun */
+    uint32_t under_way;  /* ranges launched and not done */
+    bool queued;         /* it has ranges left to launch */
+    bool timed;          /* it is in deadlines */
+    bool stop;           /* told to the ranges under way (fa_launch.stop); written atomically */
 };
 
 struct fad_slot; /* a place for one range under way */
 
 struct fad_scheduler {
     struct fad_backend *backend;
-    TAILQ_HEAD(fad_works, fad_work) works; /* those with ranges left to launch */
-    struct fad_slot *slots;                /* [device][stream][ahead] */
+    struct fad_ring rings[FAD_DEVICES_MAX]; /* of groups */
+    uint64_t load_ns[FAD_DEVICES_MAX];      /* estimated time of what is submitted and not done */
+    struct fad_works deadlines; /* works that have one and may miss it, earliest first */
+    struct fad_slot *slots;     /* [ahead][device][stream] */
     uint32_t slot_count;
-    uint32_t under_way;
-    int fatal; /* a negative status of the backend's: the daemon cannot go on */
+    uint32_t queued;    /* works with ranges left to launch */
+    uint32_t under_way; /* ranges */
+    int fatal;          /* a negative status of the backend's: the daemon cannot go on */
 };
 
 /* For a probed backend, which must outlive it. 0 or -ENOMEM. */
@@ -47,6 +85,11 @@ int fad_scheduler_init(struct fad_scheduler *scheduler, struct fad_backend *back
 
 /* Nothing may be queued or under way. */
 void fad_scheduler_deinit(struct fad_scheduler *scheduler);
+
+/* Both have nothing to be ended. A flow must outlive its works, a group its flows. What they owe
+ * goes with them: keep a group while its uid may come back. */
+void fad_group_init(struct fad_group *group);
+void fad_flow_init(struct fad_flow *flow, struct fad_group *group);
 
 /* Takes a work (its first block set, the rest zero) with at least one unit. finished() comes
  * from fad_scheduler_dispatch, fad_scheduler_abandon or a completed range. */
@@ -59,8 +102,15 @@ void fad_scheduler_abandon(struct fad_scheduler *scheduler, struct fad_work *wor
 /* How long the work's ranges took: range_ns divided by the number of streams that took part. */
 uint64_t fad_work_kernel_ns(const struct fad_work *work);
 
-/* Fills every free place with the next range. Call after submitting and after completions. True
- * when anything was launched. */
-bool fad_scheduler_dispatch(struct fad_scheduler *scheduler);
+/* Abandons what has passed its deadline (FA_DEADLINE_EXCEEDED), then fills every free place with
+ * the next range. Call after submitting, after completions, and at fad_scheduler_next_deadline.
+ * True when anything was launched. now_ns is of the clock of the deadlines. */
+bool fad_scheduler_dispatch(struct fad_scheduler *scheduler, uint64_t now_ns);
+
+/* The earliest deadline of a work that has not ended, failed or been abandoned; 0: none has one. */
+uint64_t fad_scheduler_next_deadline(const struct fad_scheduler *scheduler);
+
+/* The device with the least estimated work. */
+uint32_t fad_scheduler_least_loaded(const struct fad_scheduler *scheduler);
 
 #endif

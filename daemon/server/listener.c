@@ -9,6 +9,7 @@
 #include <libgen.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -44,6 +45,10 @@ static enum fa_status take_lock(struct fad_listener *listener, struct fa_error *
 
     snprintf(path, sizeof path, "%s.lock", listener->address.sun_path);
     listener->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (listener->lock_fd < 0 && listener->inherited) {
+        fad_log(FAD_LOG_INFO, "no lock: cannot open %s: %s", path, strerror(errno));
+        return FA_OK;
+    }
     if (listener->lock_fd < 0)
         return fa_error_set(error, FA_UNAVAILABLE, "socket",
                             "cannot open %s: %s; give another --socket, or set XDG_RUNTIME_DIR",
@@ -52,7 +57,8 @@ static enum fa_status take_lock(struct fad_listener *listener, struct fa_error *
         return FA_OK;
     if (errno == EWOULDBLOCK)
         return fa_error_set(error, FA_UNAVAILABLE, "socket",
-                            "another fad serves %s; stop it or give another --socket",
+                            "another fad serves %s, or is stopping; stop it or give another "
+                            "--socket",
                             listener->address.sun_path);
     return refuse(error, "lock", path);
 }
@@ -92,40 +98,126 @@ static enum fa_status bind_socket(struct fad_listener *listener, struct fa_error
     return FA_OK;
 }
 
-enum fa_status fad_listener_open(struct fad_listener *listener, const char *path,
-                                 struct fa_error *error)
+/* --- A socket handed over -------------------------------------------------------------------- */
+
+#define FIRST_FD 3 /* sd_listen_fds: the first descriptor after the standard ones */
+
+static enum fa_status refuse_inherited(struct fa_error *error, const char *text)
+{
+    return fa_error_set(error, FA_INVALID_ARGUMENT, "LISTEN_FDS", "%s", text);
+}
+
+/* How many descriptors are there for this process; -1: the variables make no sense. Removes them,
+ * for they are no one else's. */
+static long count_inherited(void)
+{
+    const char *pid_text = getenv("LISTEN_PID"), *count_text = getenv("LISTEN_FDS");
+    char *pid_end = NULL, *count_end = NULL;
+    long pid = pid_text ? strtol(pid_text, &pid_end, 10) : 0;
+    long count = count_text ? strtol(count_text, &count_end, 10) : 0;
+
+    if (pid_text && count_text &&
+        (pid_end == pid_text || *pid_end || count_end == count_text || *count_end || count < 0))
+        count = -1;
+    else if (pid != getpid())
+        count = 0;
+    unsetenv("LISTEN_PID");
+    unsetenv("LISTEN_FDS");
+    unsetenv("LISTEN_FDNAMES");
+    return count;
+}
+
+static int socket_option(int fd, int option)
+{
+    int value = -1;
+    socklen_t size = sizeof value;
+
+    return getsockopt(fd, SOL_SOCKET, option, &value, &size) == 0 ? value : -1;
+}
+
+static enum fa_status inherit(struct fad_listener *listener, struct fa_error *error)
+{
+    /* A path that fills sun_path comes without its NUL. */
+    struct sockaddr_un address = {0};
+    socklen_t size = sizeof address;
+    int flags = fcntl(FIRST_FD, F_GETFL);
+
+    if (flags < 0 || socket_option(FIRST_FD, SO_DOMAIN) != AF_UNIX ||
+        socket_option(FIRST_FD, SO_TYPE) != SOCK_STREAM ||
+        socket_option(FIRST_FD, SO_ACCEPTCONN) != 1)
+        return refuse_inherited(error, "descriptor 3 is no listening Unix stream socket "
+                                       "(ListenStream= with a path)");
+    if (getsockname(FIRST_FD, (struct sockaddr *)&address, &size) != 0 || !address.sun_path[0] ||
+        !memchr(address.sun_path, '\0', sizeof address.sun_path))
+        return refuse_inherited(error, "the socket's address is no path that a client can name");
+    if (fcntl(FIRST_FD, F_SETFD, FD_CLOEXEC) != 0 ||
+        fcntl(FIRST_FD, F_SETFL, flags | O_NONBLOCK) != 0)
+        return refuse_inherited(error, "descriptor 3 cannot be made nonblocking");
+    listener->address = address;
+    listener->inherited = true;
+    listener->fd = FIRST_FD;
+    return take_lock(listener, error);
+}
+
+/* --- Begin and end --------------------------------------------------------------------------- */
+
+static enum fa_status make_socket(struct fad_listener *listener, const char *path,
+                                  struct fa_error *error)
 {
     enum fa_status status;
 
-    *listener = (struct fad_listener){.fd = -1, .lock_fd = -1};
     if ((status = fa_socket_address(path, &listener->address, error)) != FA_OK)
         return status;
     make_directory(listener);
     if ((status = take_lock(listener, error)) != FA_OK)
-        goto fail;
+        return status;
     listener->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (listener->fd < 0) {
-        status = refuse(error, "make a socket for", listener->address.sun_path);
-        goto fail;
-    }
-    if ((status = bind_socket(listener, error)) == FA_OK)
-        return FA_OK;
-fail:
-    fad_listener_close(listener);
+    if (listener->fd < 0)
+        return refuse(error, "make a socket for", listener->address.sun_path);
+    return bind_socket(listener, error);
+}
+
+enum fa_status fad_listener_open(struct fad_listener *listener, const char *path,
+                                 struct fa_error *error)
+{
+    const long count = count_inherited();
+    enum fa_status status;
+
+    *listener = (struct fad_listener){.fd = -1, .lock_fd = -1};
+    if (count < 0)
+        status = refuse_inherited(error, "LISTEN_PID and LISTEN_FDS must be numbers");
+    else if (count > 1)
+        status = fa_error_set(error, FA_INVALID_ARGUMENT, "LISTEN_FDS",
+                              "%ld sockets are handed over; fad serves one", count);
+    else if (count == 1 && path)
+        status =
+            fa_error_set(error, FA_INVALID_ARGUMENT, "socket",
+                         "--socket cannot be given where a socket is handed over (LISTEN_FDS)");
+    else
+        status = count == 1 ? inherit(listener, error) : make_socket(listener, path, error);
+    if (status != FA_OK)
+        fad_listener_close(listener);
     return status;
 }
 
-void fad_listener_close(struct fad_listener *listener)
+void fad_listener_stop(struct fad_listener *listener)
 {
     struct stat there;
 
     if (listener->inode && lstat(listener->address.sun_path, &there) == 0 &&
         there.st_dev == listener->device && there.st_ino == listener->inode)
         (void)unlink(listener->address.sun_path);
+    listener->inode = 0;
     if (listener->fd >= 0)
         close(listener->fd);
+    listener->fd = -1;
+}
+
+void fad_listener_close(struct fad_listener *listener)
+{
+    fad_listener_stop(listener);
     /* The lock file stays: unlinking it would let two daemons lock two files of one name. */
     if (listener->lock_fd >= 0)
         close(listener->lock_fd);
-    *listener = (struct fad_listener){.fd = -1, .lock_fd = -1};
+    listener->lock_fd = -1;
 }

@@ -2,18 +2,27 @@
 #ifndef FAD_OPTIONS_H
 #define FAD_OPTIONS_H
 
+#include "daemon/util/account.h"
 #include "proto/fa_status.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
+/* What a limit holds for. */
+enum fad_level { FAD_LEVEL_CONNECTION, FAD_LEVEL_USER, FAD_LEVEL_DAEMON, FAD_LEVELS };
+
+/* What a connection may have staged by default beside a payload of the largest size; a uid: twice
+ * all of that. */
+#define FAD_STAGED_BESIDE_PAYLOAD ((uint64_t)512 << 20)
+
 struct fad_options {
     const char *socket; /* NULL: see fa_socket.h */
     uint64_t workers;   /* CPU streams; 0: one a processor */
     uint64_t stall_seconds;
-    uint64_t payload_max; /* bytes */
-    uint64_t connections;
+    uint64_t drain_seconds;
+    uint64_t payload_max;                  /* bytes */
+    struct fad_amounts limits[FAD_LEVELS]; /* 0: follows from payload_max or the memory */
     bool quiet;
     bool help;
     bool version;

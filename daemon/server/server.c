@@ -1,69 +1,35 @@
 #include "daemon/server/server.h"
 
+#include "daemon/server/stop.h"
 #include "daemon/util/log.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-/* Limits of one connection, and of the daemon as a share of the machine's memory. */
-#define CONNECTION_JOBS   64
-#define CONNECTION_STAGED ((uint64_t)512 << 20) /* beside a payload of the largest size */
-#define CONNECTION_MAPPED ((uint64_t)8 << 30)
-#define DAEMON_JOBS       1024
 
 /* Accepted in one go before others have their turn. */
 #define ACCEPT_BATCH 64
 
 /* --- Stopping -------------------------------------------------------------------------------- */
 
-static void close_handle(uv_handle_t *handle, void *unused)
-{
-    (void)unused;
-    if (!uv_is_closing(handle))
-        uv_close(handle, NULL);
-}
-
-/* Once the last connection, and with it the last job, is gone, the loop has nothing left. */
-static void finish_if_stopped(struct fad_server *server)
-{
-    if (!server->stopping || server->connection_count > 0 ||
-        uv_is_closing((uv_handle_t *)&server->tick))
-        return;
-    close_handle((uv_handle_t *)&server->tick, NULL);
-    close_handle((uv_handle_t *)&server->sigterm, NULL);
-    close_handle((uv_handle_t *)&server->sigint, NULL);
-    close_handle((uv_handle_t *)&server->stop_wake, NULL);
-    fad_engine_deinit(&server->engine);
-}
-
-static void begin_stop(struct fad_server *server, const char *why)
-{
-    struct fad_connection *connection;
-
-    if (server->stopping)
-        return;
-    server->stopping = true;
-    fad_log(FAD_LOG_INFO, "stopping: %s", why);
-    close_handle((uv_handle_t *)&server->accept_poll, NULL);
-    while ((connection = TAILQ_FIRST(&server->connections)))
-        fad_connection_close(connection, "the daemon is stopping");
-    finish_if_stopped(server);
-}
-
 static void on_signal(uv_signal_t *handle, int number)
 {
-    begin_stop(handle->data, number == SIGTERM ? "SIGTERM" : "SIGINT");
+    fad_stop(handle->data, number == SIGTERM ? "SIGTERM" : "SIGINT");
 }
 
 static void on_stop_wake(uv_async_t *handle)
 {
-    begin_stop(handle->data, "asked to");
-    finish_if_stopped(handle->data);
+    struct fad_server *server = handle->data;
+
+    if (server->fatal < 0)
+        fad_stop_now(server, "the backend failed");
+    fad_stop_if_done(server);
 }
 
 static void on_fatal(void *user, int error)
@@ -88,26 +54,19 @@ static void on_freed(void *user)
 {
     struct fad_server *server = user;
     server->connection_count--;
-    if (server->stopping) /* not here: the engine may be in the middle of its work */
+    if (server->phase != FAD_SERVING) /* not here: the engine may be in the middle of its work */
         uv_async_send(&server->stop_wake);
 }
 
 static void take_connection(struct fad_server *server, int fd)
 {
     struct fad_connection *connection;
-    struct fa_error error;
 
     if (fad_connection_new(&connection, &server->service, fd, server->next_number++) != 0)
         return;
     server->connection_count++;
     TAILQ_INSERT_TAIL(&server->connections, connection, link);
-    if (server->connection_count > server->connection_max) {
-        fa_error_set(&error, FA_RESOURCE_EXHAUSTED, "",
-                     "the daemon's limit of %" PRIu64 " connections is reached; try again later",
-                     server->connection_max);
-        fad_connection_expel(connection, 0, &error);
-        fad_connection_flush(connection);
-    }
+    fad_connection_admit(connection);
 }
 
 static void on_accept(uv_poll_t *poll, int status, int events)
@@ -132,6 +91,27 @@ static void on_accept(uv_poll_t *poll, int status, int events)
     }
 }
 
+/* --- Time ------------------------------------------------------------------------------------ */
+
+void fad_server_notify(struct fad_server *server)
+{
+    const bool serving = server->phase == FAD_SERVING;
+    const uint64_t clients = server->connection_count, jobs = server->account.used.of[FAD_JOBS];
+    char status[128];
+
+    snprintf(status, sizeof status, "%s: %" PRIu64 " client%s, %" PRIu64 " request%s in flight",
+             serving ? "serving" : "stopping", clients, clients == 1 ? "" : "s", jobs,
+             jobs == 1 ? "" : "s");
+    fad_notify_tell(&server->notify, serving ? "READY=1" : "STOPPING=1", status);
+}
+
+/* From a timer of the loop's, so that a loop that hangs is noticed. */
+static void on_watchdog(uv_timer_t *timer)
+{
+    struct fad_server *server = timer->data;
+    fad_notify_watchdog(&server->notify);
+}
+
 static void on_tick(uv_timer_t *timer)
 {
     struct fad_server *server = timer->data;
@@ -142,7 +122,9 @@ static void on_tick(uv_timer_t *timer)
         next = TAILQ_NEXT(connection, link);
         fad_connection_check_stall(connection, now);
     }
-    if (!server->accepting && !server->stopping) {
+    fad_log_say_held();
+    fad_server_notify(server);
+    if (!server->accepting && server->phase == FAD_SERVING) {
         uv_poll_start(&server->accept_poll, UV_READABLE, on_accept);
         server->accepting = true;
     }
@@ -150,25 +132,43 @@ static void on_tick(uv_timer_t *timer)
 
 /* --- Begin and end --------------------------------------------------------------------------- */
 
-static void set_limits(struct fad_server *server, const struct fad_options *options)
+/* Those limits that follow from others, or from the machine. */
+static void complete_limits(struct fad_amounts limits[FAD_LEVELS], uint64_t payload_max)
 {
     uint64_t memory = uv_get_total_memory(), allowed = uv_get_constrained_memory();
-    struct fad_amounts whole = {{[FAD_JOBS] = DAEMON_JOBS}};
-    struct rlimit files;
+    uint64_t *staged[FAD_LEVELS];
 
+    for (int level = 0; level < FAD_LEVELS; level++)
+        staged[level] = &limits[level].of[FAD_STAGED];
     if (allowed > 0 && allowed < memory) /* a control group's limit */
         memory = allowed;
-    whole.of[FAD_STAGED] = memory / 4;
-    whole.of[FAD_MAPPED] = memory / 2;
-    fad_account_init(&server->account, "daemon", NULL, &whole);
-    server->connection_max = options->connections;
+    if (*staged[FAD_LEVEL_CONNECTION] == 0)
+        *staged[FAD_LEVEL_CONNECTION] = payload_max + FAD_STAGED_BESIDE_PAYLOAD;
+    if (*staged[FAD_LEVEL_USER] == 0)
+        *staged[FAD_LEVEL_USER] = 2 * (payload_max + FAD_STAGED_BESIDE_PAYLOAD);
+    if (*staged[FAD_LEVEL_DAEMON] == 0)
+        *staged[FAD_LEVEL_DAEMON] = memory / 4;
+    if (limits[FAD_LEVEL_DAEMON].of[FAD_MAPPED] == 0)
+        limits[FAD_LEVEL_DAEMON].of[FAD_MAPPED] = memory / 2;
+}
+
+static void set_limits(struct fad_server *server, const struct fad_options *options)
+{
+    struct fad_amounts limits[FAD_LEVELS];
+    struct rlimit files;
+
+    memcpy(limits, options->limits, sizeof limits);
+    complete_limits(limits, options->payload_max);
+    fad_account_init(&server->account, "the daemon", NULL, false, &limits[FAD_LEVEL_DAEMON]);
+    fad_users_init(&server->users, &server->account, &limits[FAD_LEVEL_USER]);
     server->service = (struct fad_service){
         .loop = &server->loop,
         .engine = &server->engine,
         .account = &server->account,
-        .limit = {{[FAD_JOBS] = CONNECTION_JOBS,
-                   [FAD_STAGED] = options->payload_max + CONNECTION_STAGED,
-                   [FAD_MAPPED] = CONNECTION_MAPPED}},
+        .limit = limits[FAD_LEVEL_CONNECTION],
+        .users = &server->users,
+        .connections = &server->connections,
+        .statistics = &server->statistics,
         .payload_max = options->payload_max,
         .stall_ns = options->stall_seconds * 1000000000u,
         .on_closing = on_closing,
@@ -184,13 +184,23 @@ static void set_limits(struct fad_server *server, const struct fad_options *opti
 static void init_handles(struct fad_server *server)
 {
     uv_timer_init(&server->loop, &server->tick);
+    uv_timer_init(&server->loop, &server->watchdog);
+    uv_timer_init(&server->loop, &server->stop_timer);
     uv_signal_init(&server->loop, &server->sigterm);
     uv_signal_init(&server->loop, &server->sigint);
-    server->tick.data = server->sigterm.data = server->sigint.data = server;
+    server->tick.data = server->watchdog.data = server->stop_timer.data = server;
+    server->sigterm.data = server->sigint.data = server;
     server->stop_wake.data = server->accept_poll.data = server;
     uv_timer_start(&server->tick, on_tick, 500, 500);
     uv_signal_start(&server->sigterm, on_signal, SIGTERM);
     uv_signal_start(&server->sigint, on_signal, SIGINT);
+}
+
+static void close_handle(uv_handle_t *handle, void *unused)
+{
+    (void)unused;
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
 }
 
 int fad_server_init(struct fad_server *server, const struct fad_options *options,
@@ -205,7 +215,14 @@ int fad_server_init(struct fad_server *server, const struct fad_options *options
         fa_error_set(error, FA_INTERNAL, "", "cannot make the event loop: %s", uv_strerror(r));
         return r;
     }
+    if ((r = fad_statistics_init(&server->statistics, uv_hrtime())) < 0) {
+        fa_error_set(error, FA_INTERNAL, "", "no memory for the statistics");
+        uv_loop_close(&server->loop);
+        return r;
+    }
     set_limits(server, options);
+    server->drain_ms = options->drain_seconds * 1000;
+    fad_notify_init(&server->notify);
     init_handles(server); /* before there is a socket that a signal could leave behind */
     if ((r = (int)fad_listener_open(&server->listener, options->socket, error)) != 0)
         goto fail;
@@ -223,7 +240,9 @@ int fad_server_init(struct fad_server *server, const struct fad_options *options
 fail:
     uv_walk(&server->loop, close_handle, NULL);
     uv_run(&server->loop, UV_RUN_DEFAULT);
+    fad_notify_deinit(&server->notify);
     fad_listener_close(&server->listener);
+    fad_statistics_deinit(&server->statistics);
     uv_loop_close(&server->loop);
     return r;
 }
@@ -236,13 +255,11 @@ int fad_server_run(struct fad_server *server)
             server->listener.address.sun_path, backend->devices[0].name, backend->ops->name,
             backend->device_count, backend->device_count == 1 ? "" : "s",
             backend->devices[0].streams);
+    fad_server_notify(server);
+    if (server->notify.watchdog_ms > 0)
+        uv_timer_start(&server->watchdog, on_watchdog, 0, server->notify.watchdog_ms);
     uv_run(&server->loop, UV_RUN_DEFAULT);
     return server->fatal;
-}
-
-void fad_server_stop(struct fad_server *server)
-{
-    uv_async_send(&server->stop_wake);
 }
 
 void fad_server_deinit(struct fad_server *server)
@@ -250,6 +267,9 @@ void fad_server_deinit(struct fad_server *server)
     int r = uv_loop_close(&server->loop);
     assert(r == 0);
     (void)r;
+    fad_users_deinit(&server->users);
     fad_account_deinit(&server->account);
+    fad_statistics_deinit(&server->statistics);
+    fad_notify_deinit(&server->notify);
     fad_listener_close(&server->listener);
 }

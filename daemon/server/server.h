@@ -4,7 +4,10 @@
 
 #include "daemon/connection/connection.h"
 #include "daemon/server/listener.h"
+#include "daemon/server/notify.h"
 #include "daemon/server/options.h"
+
+enum fad_phase { FAD_SERVING, FAD_DRAINING, FAD_ABANDONING }; /* stop.h */
 
 struct fad_server {
     uv_loop_t loop;
@@ -12,16 +15,21 @@ struct fad_server {
     struct fad_listener listener;
     struct fad_account account;
     struct fad_service service;
-    TAILQ_HEAD(fad_connections, fad_connection) connections; /* not closing ones */
-    uint64_t connection_max;
-    uint64_t connection_count; /* until freed */
+    struct fad_users users;
+    struct fad_statistics statistics;
+    struct fad_connections connections; /* not closing ones */
+    uint64_t connection_count;          /* until freed */
     uint64_t next_number;
     uv_poll_t accept_poll;
     bool accepting;
-    uv_timer_t tick; /* stalled clients, paused accepting */
+    struct fad_notify notify;
+    uv_timer_t tick; /* stalled clients, paused accepting, what the log and the manager are told */
+    uv_timer_t watchdog;
     uv_signal_t sigterm, sigint;
     uv_async_t stop_wake;
-    bool stopping;
+    uv_timer_t stop_timer; /* when the phase is over, if it is not before */
+    uint64_t drain_ms;
+    enum fad_phase phase;
     int fatal; /* a negative errno: why it cannot go on */
 };
 
@@ -30,13 +38,16 @@ struct fad_server {
 int fad_server_init(struct fad_server *server, const struct fad_options *options,
                     const struct fad_backend_ops *backend, struct fa_error *error);
 
-/* Serves until SIGTERM, SIGINT or fad_server_stop. 0, or the negative errno that ended it. */
+/* Serves until SIGTERM or SIGINT, and then until it has stopped: see stop.h. 0, or the negative
+ * errno that ended it. */
 int fad_server_run(struct fad_server *server);
-
-/* Makes fad_server_run return soon. Any thread. */
-void fad_server_stop(struct fad_server *server);
 
 /* After run has returned. Asserts that nothing is left. */
 void fad_server_deinit(struct fad_server *server);
+
+/* --- For stop.c ------------------------------------------------------------------------------ */
+
+/* Tells the service manager what has changed. */
+void fad_server_notify(struct fad_server *server);
 
 #endif

@@ -105,5 +105,6 @@ const struct fa_kernel fa_cpu_plain = {
     .state = fa_cpu_no_state,
     .scratch = scratch,
     .launch = run,
-    .rate = 5.5e9, /* of one core at (4,12,2048,64), AMD EPYC (Zen 4), 2026-11-29 */
+    .rate = 5.5e9,          /* of one core at (4,12,2048,64), AMD EPYC (Zen 4), 2026-11-29 */
+    .unit_seconds = 0.1e-6, /* as in tiled.c */
 };

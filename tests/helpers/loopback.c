@@ -19,6 +19,7 @@ static void on_fatal(void *user, int reason)
 static void on_closing(void *user, struct fad_connection *connection)
 {
     (void)user;
+    TAILQ_REMOVE(&loopback.list, connection, link);
     for (int i = 0; i < LOOPBACK_CLIENTS; i++)
         if (loopback.connections[i] == connection)
             loopback.connections[i] = NULL;
@@ -40,7 +41,11 @@ void loopback_turn(void)
 void loopback_setup(void)
 {
     static const struct fad_backend_config config;
-    static const struct fad_amounts limit = {{64, 1 << 26, 1 << 26}};
+    static const struct fad_amounts limit = {{[FAD_JOBS] = 64,
+                                              [FAD_STAGED] = 1 << 26,
+                                              [FAD_MAPPED] = 1 << 26,
+                                              [FAD_REGIONS] = 64,
+                                              [FAD_CONNECTIONS] = LOOPBACK_CLIENTS}};
     struct fa_error error;
 
     scripted_reset();
@@ -50,11 +55,17 @@ void loopback_setup(void)
     ck_assert_int_eq(fad_engine_init(&loopback.engine, &loopback.loop, &scripted_ops, &config,
                                      on_fatal, NULL, &error),
                      0);
-    fad_account_init(&loopback.account, "daemon", NULL, &limit);
+    fad_account_init(&loopback.account, "the daemon", NULL, false, &limit);
+    fad_users_init(&loopback.users, &loopback.account, &limit);
+    ck_assert_int_eq(fad_statistics_init(&loopback.statistics, uv_hrtime()), 0);
+    TAILQ_INIT(&loopback.list);
     loopback.service = (struct fad_service){.loop = &loopback.loop,
                                             .engine = &loopback.engine,
                                             .account = &loopback.account,
                                             .limit = limit,
+                                            .users = &loopback.users,
+                                            .connections = &loopback.list,
+                                            .statistics = &loopback.statistics,
                                             .payload_max = 1 << 20,
                                             .stall_ns = (uint64_t)30e9,
                                             .on_closing = on_closing,
@@ -67,6 +78,8 @@ void loopback_setup(void)
         ck_assert_int_eq(fad_connection_new(&loopback.connections[i], &loopback.service, pair[1],
                                             (uint64_t)i + 1),
                          0);
+        TAILQ_INSERT_TAIL(&loopback.list, loopback.connections[i], link);
+        fad_connection_admit(loopback.connections[i]);
     }
 }
 
@@ -88,6 +101,8 @@ void loopback_teardown(void)
         loopback_turn();
     }
     ck_assert_int_eq(loopback.freed, LOOPBACK_CLIENTS);
+    fad_users_deinit(&loopback.users);
+    fad_statistics_deinit(&loopback.statistics);
     fad_account_deinit(&loopback.account);
     fad_engine_deinit(&loopback.engine);
     uv_run(&loopback.loop, UV_RUN_DEFAULT);
@@ -108,16 +123,15 @@ static size_t pack(uint16_t type, uint64_t id, const ProtobufCMessage *message, 
     return FA_FRAME_HEADER_SIZE + length + payload;
 }
 
-static void send_frame(int client, uint16_t type, uint64_t id, const ProtobufCMessage *message,
-                       size_t payload)
+void loopback_send_message(int client, uint16_t type, uint64_t id, const ProtobufCMessage *message,
+                           size_t payload)
 {
     static uint8_t bytes[1 << 16];
     size_t length = pack(type, id, message, payload, bytes, sizeof bytes);
     ck_assert_int_eq(send(loopback.sockets[client], bytes, length, MSG_NOSIGNAL), (ssize_t)length);
 }
 
-/* The next reply, or NULL when none is there. Freed by the caller. */
-static Fad__Reply *receive(int client, uint64_t *id)
+Fad__Reply *loopback_receive(int client, uint64_t *id)
 {
     uint8_t header[FA_FRAME_HEADER_SIZE], bytes[4096];
     struct fa_frame frame;
@@ -145,7 +159,7 @@ static Fad__Reply *receive(int client, uint64_t *id)
 void loopback_expect(int client, uint64_t id, enum fa_status status, const char *field)
 {
     uint64_t got = 0;
-    Fad__Reply *reply = receive(client, &got);
+    Fad__Reply *reply = loopback_receive(client, &got);
 
     ck_assert_msg(reply != NULL, "no reply, where one to %d was due", (int)id);
     ck_assert_uint_eq(got, id);
@@ -159,7 +173,7 @@ void loopback_expect(int client, uint64_t id, enum fa_status status, const char 
 void loopback_expect_nothing(int client)
 {
     uint64_t id;
-    ck_assert_ptr_null(receive(client, &id));
+    ck_assert_ptr_null(loopback_receive(client, &id));
 }
 
 void loopback_hello(int client)
@@ -167,7 +181,7 @@ void loopback_hello(int client)
     Fad__Hello message = FAD__HELLO__INIT;
     message.has_protocol_major = true;
     message.protocol_major = FA_PROTOCOL_MAJOR;
-    send_frame(client, FA_FRAME_HELLO, 1, &message.base, 0);
+    loopback_send_message(client, FA_FRAME_HELLO, 1, &message.base, 0);
     loopback_expect(client, 1, FA_OK, NULL);
 }
 
@@ -235,7 +249,7 @@ size_t forward_pack(const struct forward *forward, uint64_t id, uint8_t *bytes, 
 
 void loopback_send(int client, uint64_t id, const struct forward *forward)
 {
-    send_frame(client, FA_FRAME_FORWARD, id, &forward->message.base, forward->payload);
+    loopback_send_message(client, FA_FRAME_FORWARD, id, &forward->message.base, forward->payload);
 }
 
 void loopback_send_inline(int client, uint64_t id)

@@ -4,6 +4,7 @@
 #define LOOPBACK_H
 
 #include "daemon/connection/connection.h"
+#include "daemon/connection/job.h"
 #include "tests/helpers/scripted.h"
 
 #define LOOPBACK_CLIENTS 2
@@ -12,7 +13,10 @@ struct loopback {
     uv_loop_t loop;
     struct fad_engine engine;
     struct fad_account account;
+    struct fad_users users;
+    struct fad_statistics statistics;
     struct fad_service service;
+    struct fad_connections list;
     struct fad_connection *connections[LOOPBACK_CLIENTS]; /* NULL once closing */
     int sockets[LOOPBACK_CLIENTS];                        /* the test's ends */
     int freed;                                            /* connections */
@@ -36,6 +40,14 @@ void loopback_hello(int client);
 /* Takes the next reply and asserts what it says. field NULL: any. */
 void loopback_expect(int client, uint64_t id, enum fa_status status, const char *field);
 void loopback_expect_nothing(int client);
+
+/* Sends any message; the payload is zeroes. */
+void loopback_send_message(int client, uint16_t type, uint64_t id, const ProtobufCMessage *message,
+                           size_t payload);
+
+/* The next reply's message, to be freed by fad__reply__free_unpacked; its payload is read. NULL
+ * when there is none. */
+Fad__Reply *loopback_receive(int client, uint64_t *id);
 
 /* A forward of (1, 1, rows, 8) whose five tensors are where a test puts them. */
 struct forward {

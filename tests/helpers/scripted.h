@@ -1,6 +1,6 @@
 /* scripted.h: a backend that does as a test says: refuses, fails, holds back or reorders its calls.
- * Two devices with two streams each, memory of the host's, IPC handles that open malloc'd
- * memory. */
+ * Two devices with two streams each (a test may give them up to eight), memory of the host's, IPC
+ * handles that open malloc'd memory. Ranges run in virtual time, those of a stream one by one. */
 #ifndef SCRIPTED_H
 #define SCRIPTED_H
 
@@ -17,9 +17,13 @@ enum scripted_call {
 struct scripted_held {
     struct fad_op *op;
     enum scripted_call call;
-    struct fad_range_op *range; /* LAUNCH */
-    struct fad_region *region;  /* OPEN, CLOSE */
+    struct fad_range_op *range;  /* LAUNCH */
+    struct fad_region *region;   /* OPEN, CLOSE */
+    struct fad_copy *copy;       /* COPY */
+    uint64_t taken_ns, takes_ns; /* LAUNCH: in virtual time */
 };
+
+#define SCRIPTED_STREAMS_MAX 8
 
 struct scripted {
     /* The script: */
@@ -30,6 +34,8 @@ struct scripted {
     bool poll_no_more;          /* poll says that the backend will wake the loop by itself */
     uint64_t ipc_size;          /* real size of what an IPC handle opens */
     size_t host_memory;         /* bytes that host_alloc may give at once */
+    uint64_t now_ns; /* the virtual time; finishing a range moves it on to the range's end */
+    uint64_t (*takes_ns)(const struct fad_range_op *range); /* NULL: 1000 ns a range */
 
     /* What happened: */
     unsigned calls[SCRIPTED_CALLS];
@@ -38,7 +44,7 @@ struct scripted {
     size_t host_used;
     struct scripted_held held[64];
     unsigned held_count;
-    uint64_t now_ns; /* the clock of ranges; each takes 1000 ns */
+    uint64_t free_ns[2][SCRIPTED_STREAMS_MAX]; /* when a stream ended its last finished range */
 
     struct fad_backend base;
     struct fad_device devices[2];
@@ -55,5 +61,8 @@ void scripted_reset(void);
 /* Finishes a held call (by its place in held[]): does its work, then done() through the completion
  * list, or at once when there is none. */
 void scripted_finish(unsigned index);
+
+/* Which held range ends first, when all that are held run on; and when. False: none is held. */
+bool scripted_first_end(unsigned *index, uint64_t *end_ns);
 
 #endif

@@ -26,7 +26,8 @@
 /* --- The daemon under test: one a process ---------------------------------------------------- */
 
 /* Fixtures. setup starts a daemon and notes how many descriptors it holds at rest; teardown asserts
- * that it holds no more, that it still serves, and that it stops cleanly. */
+ * that it holds no more and nothing for any client, that it still serves, and that it stops
+ * cleanly. */
 void wire_setup(void);
 void wire_teardown(void);
 
@@ -41,6 +42,9 @@ struct test_daemon *wire_daemon(void);
 /* Descriptors that the daemon has open now, and its resident memory in KiB. */
 int wire_daemon_fds(void);
 long wire_daemon_resident(void);
+
+/* How many mappings of clients' shared memory it has now. */
+int wire_daemon_mappings(void);
 
 /* Waits until the daemon holds no more descriptors than at rest and no shared memory. All
  * connections must be closed. */

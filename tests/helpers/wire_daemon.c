@@ -1,5 +1,6 @@
 /* wire_daemon.c: the daemon that the raw client talks to, and what it may hold at rest. */
 #include "tests/helpers/wire.h"
+#include "tests/helpers/wire_region.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -46,17 +47,17 @@ long wire_daemon_resident(void)
     return kib;
 }
 
-/* Does the daemon have shared memory of a client mapped? */
-static bool maps_shared_memory(void)
+int wire_daemon_mappings(void)
 {
     char path[64], *text;
-    bool found;
+    int count = 0;
 
     snprintf(path, sizeof path, "/proc/%d/maps", (int)daemon_under_test.pid);
     text = test_read_file(path, NULL);
-    found = strstr(text, "/memfd:") != NULL;
+    for (const char *at = text; (at = strstr(at, "/memfd:")); at++)
+        count++;
     free(text);
-    return found;
+    return count;
 }
 
 void wire_setup_with(const char *const extra[])
@@ -79,10 +80,10 @@ void wire_expect_rest(void)
 {
     long long deadline = test_now_ms() + WIRE_SECONDS * 1000LL;
 
-    while (wire_daemon_fds() > fds_at_rest || maps_shared_memory()) {
+    while (wire_daemon_fds() > fds_at_rest || wire_daemon_mappings() > 0) {
         ck_assert_msg(test_now_ms() < deadline,
-                      "the daemon holds %d descriptors, %d at rest, %s shared memory",
-                      wire_daemon_fds(), fds_at_rest, maps_shared_memory() ? "and" : "and no");
+                      "the daemon holds %d descriptors, %d at rest, and %d mappings",
+                      wire_daemon_fds(), fds_at_rest, wire_daemon_mappings());
         test_sleep_ms(1);
     }
 }
@@ -91,7 +92,7 @@ void wire_teardown(void)
 {
     int fd = wire_greet();
 
-    wire_ping(fd, 1);
+    wire_expect_idle(fd);
     close(fd);
     wire_expect_rest();
     test_daemon_stop(&daemon_under_test);

@@ -1,6 +1,7 @@
 #include "tests/helpers/wire_forward.h"
 
 #include "tests/helpers/test.h"
+#include "tests/helpers/wire_region.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -82,6 +83,7 @@ static void place(struct wire_forward *f, int tensor, bool shared, uint64_t offs
     fad__tensor__init(&f->tensors[tensor]);
     fad__inline_location__init(&f->inlined[tensor]);
     fad__memfd_location__init(&f->shared[tensor]);
+    fad__region_location__init(&f->lodged[tensor]);
     fad__cuda_ipc_location__init(&f->ipc[tensor]);
     *fields[tensor] = in_message[tensor];
     if (shared) {
@@ -139,10 +141,9 @@ void wire_forward_make(struct wire_forward *f, struct wire_shape shape, unsigned
 
 void wire_forward_make_long(struct wire_forward *f)
 {
-    wire_forward_make(f, (struct wire_shape){1, 1, 1, 1, 1, 16}, 0);
-    f->message.heads = f->message.kv_heads = 64;
-    f->message.q_len = 64;
-    f->message.kv_len = 1 << 30;
+    wire_forward_make(f, (struct wire_shape){1, 1, 1, 1, 1, 1}, 0);
+    f->message.heads = f->message.kv_heads = f->message.q_len = 64;
+    f->message.kv_len = 1 << 29;
     for (int t = 0; t <= FAD_V; t++)
         wire_forward_set_strides(f, (enum fad_tensor)t, 0, 0, 0);
 }
@@ -177,6 +178,24 @@ float *wire_forward_at(const struct wire_forward *f, enum fad_tensor tensor)
 {
     ck_assert(f->memory && f->tensors[tensor].memfd);
     return (float *)(void *)(f->memory + f->shared[tensor].offset);
+}
+
+uint64_t wire_forward_span(const struct wire_forward *f, enum fad_tensor tensor)
+{
+    uint64_t elements;
+
+    ck_assert(fa_span(extents_of(f, tensor), strides_of(f, tensor), &elements));
+    return elements * sizeof(float);
+}
+
+uint8_t *wire_forward_bytes(const struct wire_forward *f, enum fad_tensor tensor)
+{
+    if (f->regions[tensor])
+        return f->regions[tensor]->memory + f->lodged[tensor].offset;
+    if (f->tensors[tensor].memfd)
+        return f->memory + f->shared[tensor].offset;
+    ck_assert(!is_output(tensor));
+    return f->payload.data + f->inlined[tensor].offset;
 }
 
 void wire_forward_use_ipc(struct wire_forward *f, enum fad_tensor tensor)
@@ -256,21 +275,20 @@ static void make_problem(const struct wire_forward *f, struct fa_problem *proble
     problem->o = strides_of(f, FAD_O);
     problem->lse = strides_of(f, FAD_LSE);
     for (int t = 0; t <= FAD_V; t++)
-        inputs[t] = f->tensors[t].memfd ? f->memory + f->shared[t].offset
-                                        : f->payload.data + f->inlined[t].offset;
+        inputs[t] = wire_forward_bytes(f, (enum fad_tensor)t);
     *tensors = (struct fa_tensors){.q = inputs[FAD_Q], .k = inputs[FAD_K], .v = inputs[FAD_V]};
 }
 
-/* Where an output's elements are: in the shared memory or in the reply's payload. */
+/* Where an output's elements are: in memory or in the reply's payload. */
 static const float *output_at(const struct wire_forward *f, const struct wire_reply *reply,
                               enum fad_tensor tensor)
 {
     uint64_t offset = 0;
 
-    if (f->tensors[tensor].memfd)
-        return wire_forward_at(f, tensor);
+    if (!f->tensors[tensor].inline_bytes)
+        return (const float *)(const void *)wire_forward_bytes(f, tensor);
     if (tensor == FAD_LSE)
-        fa_output_layout(f->tensors[FAD_O].memfd ? 0 : packed_bytes(f, FAD_O),
+        fa_output_layout(f->tensors[FAD_O].inline_bytes ? packed_bytes(f, FAD_O) : 0,
                          packed_bytes(f, FAD_LSE), &offset);
     return (const float *)(const void *)(reply->payload + offset);
 }
@@ -278,9 +296,9 @@ static const float *output_at(const struct wire_forward *f, const struct wire_re
 static void check_reply(const struct wire_forward *f, const struct wire_reply *reply)
 {
     const Fad__ForwardReply *result = reply->message->forward;
-    uint64_t o_bytes = f->tensors[FAD_O].memfd ? 0 : packed_bytes(f, FAD_O), at;
+    uint64_t o_bytes = f->tensors[FAD_O].inline_bytes ? packed_bytes(f, FAD_O) : 0, at;
     uint64_t lse_bytes =
-        f->message.lse && !f->tensors[FAD_LSE].memfd ? packed_bytes(f, FAD_LSE) : 0;
+        f->message.lse && f->tensors[FAD_LSE].inline_bytes ? packed_bytes(f, FAD_LSE) : 0;
 
     ck_assert_msg(reply->message->status == FAD__STATUS__OK, "%s: %s: %s",
                   fa_status_name((enum fa_status)reply->message->status), reply->message->field,

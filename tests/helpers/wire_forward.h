@@ -23,12 +23,16 @@ struct wire_shape {
 /* A shape with nothing special. */
 #define WIRE_SMALL ((struct wire_shape){2, 4, 2, 3, 5, 8})
 
+struct wire_region;
+
 struct wire_forward {
     Fad__Forward message;
     Fad__Tensor tensors[FAD_TENSORS];
     Fad__InlineLocation inlined[FAD_TENSORS];
     Fad__MemfdLocation shared[FAD_TENSORS];
+    Fad__RegionLocation lodged[FAD_TENSORS];
     Fad__CudaIpcLocation ipc[FAD_TENSORS];
+    const struct wire_region *regions[FAD_TENSORS]; /* where it is lodged; NULL: it is not */
     struct wire_bytes payload;
     int memfd; /* -1: none */
     uint8_t *memory;
@@ -40,8 +44,9 @@ struct wire_forward {
  * *forward, which must stay where it is. */
 void wire_forward_make(struct wire_forward *forward, struct wire_shape shape, unsigned shared);
 
-/* A small request that takes most of an hour: its inputs repeat by strides of 0. To be at work
- * whenever a test wants something to be; closing its connection ends it. */
+/* A small request that takes minutes, in ranges of tens of milliseconds: its inputs repeat by
+ * strides of 0. To be at work whenever a test wants something to be; closing its connection ends
+ * it. */
 void wire_forward_make_long(struct wire_forward *forward);
 
 void wire_forward_free(struct wire_forward *forward);
@@ -54,6 +59,13 @@ void wire_forward_grow_sparse(struct wire_forward *forward, size_t size);
 
 /* A shared tensor's first element. */
 float *wire_forward_at(const struct wire_forward *forward, enum fad_tensor tensor);
+
+/* Bytes from the tensor's first element to its last. */
+uint64_t wire_forward_span(const struct wire_forward *forward, enum fad_tensor tensor);
+
+/* Where the tensor's elements are on the test's side: in the payload, the shared memory or a region
+ * (wire_region.h). Not for inline outputs. */
+uint8_t *wire_forward_bytes(const struct wire_forward *forward, enum fad_tensor tensor);
 
 /* Makes the tensor a CUDA IPC location that is well formed. */
 void wire_forward_use_ipc(struct wire_forward *forward, enum fad_tensor tensor);

@@ -1,0 +1,42 @@
+/* worker.h: a thread of the CPU backend's that does its calls one after another. */
+#ifndef FAD_WORKER_H
+#define FAD_WORKER_H
+
+#include "daemon/backend/completions.h"
+
+/* What a kernel needs besides its tensors; kept from one range to the next. */
+struct fad_scratch {
+    void *memory;
+    size_t size;
+};
+
+struct fad_worker {
+    uv_thread_t thread;
+    uv_mutex_t lock;
+    uv_cond_t wake;
+    STAILQ_HEAD(fad_worker_ops, fad_op) ops; /* under lock, as is stop */
+    bool stop;
+    struct fad_completions *completions;
+    struct fad_scratch scratch; /* the thread's own */
+};
+
+/* Sets a call up: op->work does it, or a piece of it, and is true when there is more to do; then
+ * others have their turn first. subject is for it to find. */
+void fad_op_prepare(struct fad_op *op, bool (*work)(struct fad_op *op, void *scratch),
+                    void *subject);
+
+/* Does a prepared call, or the next piece of it, on this thread. True when there is more to do,
+ * else it is on the completion list. */
+bool fad_op_perform(struct fad_op *op, struct fad_scratch *scratch,
+                    struct fad_completions *completions);
+
+/* Starts it. 0 or a negative errno. */
+int fad_worker_begin(struct fad_worker *worker, struct fad_completions *completions);
+
+/* Gives it a prepared call. */
+void fad_worker_give(struct fad_worker *worker, struct fad_op *op);
+
+/* Ends it. It must have nothing left to do. */
+void fad_worker_end(struct fad_worker *worker);
+
+#endif

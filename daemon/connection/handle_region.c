@@ -1,0 +1,175 @@
+/* handle_region.c: the messages about regions. */
+#include "daemon/connection/handlers.h"
+#include "daemon/connection/memfd.h"
+#include "daemon/connection/request.h"
+#include "daemon/connection/transfer.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static enum fa_status missing(struct fa_error *error, const char *field)
+{
+    return fa_error_set(error, FA_INVALID_ARGUMENT, field, "missing");
+}
+
+static enum fa_status not_a(struct fa_error *error, const char *what)
+{
+    return fa_error_set(error, FA_INVALID_ARGUMENT, "message", "not a %s", what);
+}
+
+/* --- Making one ------------------------------------------------------------------------------ */
+
+enum fa_status fad_handle_register_region(struct fad_connection *connection,
+                                          struct fad_message *message, struct fa_error *error)
+{
+    const Fad__RegisterRegion *in = fad__register_region__unpack(
+        fad_message_allocator(), message->frame.message_length, message->bytes);
+    struct fad_region_source source = {.kind = FAD_REGION_MEMFD};
+    int64_t size;
+
+    if (!in)
+        return not_a(error, "RegisterRegion");
+    if (fad_expect_no_payload(message, error) != FA_OK)
+        return error->status;
+    if (message->fd < 0)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "header.nfds",
+                            "the memory's descriptor must travel with the frame");
+    source.writable = in->has_writable && in->writable;
+    if (fad_memfd_check(message->fd, source.writable, "header.nfds", &size, error) != FA_OK)
+        return error->status;
+    source.fd = message->fd;
+    source.size = (uint64_t)size;
+    message->fd = -1;
+    return fad_region_open(connection, message->frame.type, message->frame.id, &source,
+                           "header.nfds", error);
+}
+
+static enum fa_status find_device(const struct fad_engine *engine, const Fad__AllocRegion *in,
+                                  uint32_t *device, struct fa_error *error)
+{
+    if (!in->has_device_uuid) {
+        *device = fad_scheduler_least_loaded(&engine->scheduler);
+        return FA_OK;
+    }
+    if (in->device_uuid.len != sizeof engine->backend->devices[0].uuid)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "device_uuid", "must have 16 bytes");
+    return fad_engine_find_device(engine, in->device_uuid.data, "device_uuid", device, error);
+}
+
+enum fa_status fad_handle_alloc_region(struct fad_connection *connection,
+                                       struct fad_message *message, struct fa_error *error)
+{
+    const Fad__AllocRegion *in = fad__alloc_region__unpack(
+        fad_message_allocator(), message->frame.message_length, message->bytes);
+    struct fad_region_source source = {.kind = FAD_REGION_OWNED, .fd = -1};
+
+    if (!in)
+        return not_a(error, "AllocRegion");
+    if (fad_expect_bare(message, error) != FA_OK)
+        return error->status;
+    if (!in->has_size)
+        return missing(error, "size");
+    if (in->size == 0)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "size", "must be over 0");
+    if (find_device(connection->service->engine, in, &source.device, error) != FA_OK)
+        return error->status;
+    source.size = in->size;
+    return fad_region_open(connection, message->frame.type, message->frame.id, &source, "size",
+                           error);
+}
+
+/* --- Using one ------------------------------------------------------------------------------- */
+
+/* NULL: *error says why. */
+static struct fad_client_region *find(const struct fad_connection *connection, bool given,
+                                      uint64_t id, struct fa_error *error)
+{
+    struct fad_client_region *region = given ? fad_region_find(connection, id) : NULL;
+
+    if (!given)
+        missing(error, "region");
+    else if (!region)
+        fa_error_set(error, FA_NOT_FOUND, "region", "this connection has no region %" PRIu64, id);
+    return region;
+}
+
+static enum fa_status check_bytes(const struct fad_client_region *region, uint64_t offset,
+                                  uint64_t size, struct fa_error *error)
+{
+    const uint64_t whole = region->region.size;
+
+    if (fad_inside(offset, size, whole))
+        return FA_OK;
+    return fa_error_set(error, FA_INVALID_ARGUMENT, "offset",
+                        "offset %" PRIu64 " and %" PRIu64 " bytes reach past the region's %" PRIu64,
+                        offset, size, whole);
+}
+
+enum fa_status fad_handle_write_region(struct fad_connection *connection,
+                                       struct fad_message *message, struct fa_error *error)
+{
+    const Fad__WriteRegion *in = fad__write_region__unpack(
+        fad_message_allocator(), message->frame.message_length, message->bytes);
+    const uint64_t size = message->frame.payload_length;
+    struct fad_client_region *region;
+
+    if (!in)
+        return not_a(error, "WriteRegion");
+    if (fad_expect_no_descriptor(message, error) != FA_OK ||
+        !(region = find(connection, in->has_region, in->region, error)))
+        return error->status;
+    if (!in->has_offset)
+        return missing(error, "offset");
+    if (size == 0)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "header.payload_length",
+                            "there is nothing to write");
+    if (!region->writable)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "region",
+                            "it was registered without writable");
+    if (check_bytes(region, in->offset, size, error) != FA_OK)
+        return error->status;
+    return fad_transfer_begin(connection, message->frame.type, message->frame.id, region,
+                              in->offset, size, error);
+}
+
+enum fa_status fad_handle_read_region(struct fad_connection *connection,
+                                      struct fad_message *message, struct fa_error *error)
+{
+    const Fad__ReadRegion *in = fad__read_region__unpack(
+        fad_message_allocator(), message->frame.message_length, message->bytes);
+    struct fad_client_region *region;
+
+    if (!in)
+        return not_a(error, "ReadRegion");
+    if (fad_expect_bare(message, error) != FA_OK ||
+        !(region = find(connection, in->has_region, in->region, error)))
+        return error->status;
+    if (!in->has_offset)
+        return missing(error, "offset");
+    if (!in->has_length)
+        return missing(error, "length");
+    if (in->length == 0 || in->length > connection->service->payload_max)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "length",
+                            "must be from 1 to %" PRIu64 ", the largest payload",
+                            connection->service->payload_max);
+    if (check_bytes(region, in->offset, in->length, error) != FA_OK)
+        return error->status;
+    return fad_transfer_begin(connection, message->frame.type, message->frame.id, region,
+                              in->offset, in->length, error);
+}
+
+enum fa_status fad_handle_release_region(struct fad_connection *connection,
+                                         struct fad_message *message, struct fa_error *error)
+{
+    const Fad__ReleaseRegion *in = fad__release_region__unpack(
+        fad_message_allocator(), message->frame.message_length, message->bytes);
+    struct fad_client_region *region;
+
+    if (!in)
+        return not_a(error, "ReleaseRegion");
+    if (fad_expect_bare(message, error) != FA_OK ||
+        !(region = find(connection, in->has_region, in->region, error)))
+        return error->status;
+    fad_region_release(region, message->frame.type, message->frame.id);
+    return FA_OK;
+}

@@ -1,0 +1,155 @@
+#include "daemon/scheduler/ring.h"
+
+#include <assert.h>
+
+void fad_ring_init(struct fad_ring *ring)
+{
+    TAILQ_INIT(&ring->sparse);
+    TAILQ_INIT(&ring->steady);
+    ring->round = 0;
+}
+
+bool fad_ring_is_empty(const struct fad_ring *ring)
+{
+    return TAILQ_EMPTY(&ring->sparse) && TAILQ_EMPTY(&ring->steady);
+}
+
+void fad_share_init(struct fad_share *share, int64_t quantum_ns, int64_t balance_ns, uint64_t round)
+{
+    assert(quantum_ns > 0);
+    *share = (struct fad_share){.quantum_ns = quantum_ns, .balance_ns = balance_ns, .round = round};
+}
+
+/* Rounds may be any number. A balance beyond what is kept is one that was charged too much before:
+ * it stays. */
+static void give(struct fad_share *share, uint64_t rounds)
+{
+    const int64_t kept = FAD_ROUNDS_KEPT * share->quantum_ns;
+
+    if (share->balance_ns >= kept)
+        return;
+    if (rounds > (uint64_t)((kept - share->balance_ns) / share->quantum_ns))
+        share->balance_ns = kept;
+    else
+        share->balance_ns += (int64_t)rounds * share->quantum_ns;
+}
+
+void fad_ring_enter(struct fad_ring *ring, struct fad_share *share)
+{
+    assert(!share->list);
+    give(share, ring->round - share->round);
+    share->list = share->balance_ns > 0 ? &ring->sparse : &ring->steady;
+    TAILQ_INSERT_TAIL(share->list, share, link);
+}
+
+void fad_ring_leave(struct fad_ring *ring, struct fad_share *share)
+{
+    assert(share->list);
+    TAILQ_REMOVE(share->list, share, link);
+    share->list = NULL;
+    share->round = ring->round;
+}
+
+void fad_ring_charge(struct fad_ring *ring, struct fad_share *share, int64_t ns)
+{
+    const bool had_time = share->balance_ns > 0;
+
+    share->balance_ns -= ns;
+    if (!share->list || had_time == (share->balance_ns > 0))
+        return;
+    TAILQ_REMOVE(share->list, share, link);
+    share->list = &ring->steady;
+    if (had_time)
+        TAILQ_INSERT_TAIL(&ring->steady, share, link);
+    else
+        TAILQ_INSERT_HEAD(&ring->steady, share, link); /* its turn was not over */
+}
+
+static bool any_can_run(const struct fad_shares *shares, const struct fad_range_op *place,
+                        fad_share_can_run *can_run)
+{
+    struct fad_share *share;
+
+    for (share = TAILQ_FIRST(shares); share; share = TAILQ_NEXT(share, link))
+        if (can_run(share, place))
+            return true;
+    return false;
+}
+
+bool fad_ring_can_run(const struct fad_ring *ring, const struct fad_range_op *place,
+                      fad_share_can_run *can_run)
+{
+    return any_can_run(&ring->sparse, place, can_run) || any_can_run(&ring->steady, place, can_run);
+}
+
+static struct fad_share *first_with_time(const struct fad_shares *shares,
+                                         const struct fad_range_op *place,
+                                         fad_share_can_run *can_run)
+{
+    struct fad_share *share;
+
+    for (share = TAILQ_FIRST(shares); share; share = TAILQ_NEXT(share, link)) {
+        if (share->balance_ns <= 0)
+            break;
+        if (can_run(share, place))
+            return share;
+    }
+    return NULL;
+}
+
+static struct fad_share *find(const struct fad_ring *ring, const struct fad_range_op *place,
+                              fad_share_can_run *can_run)
+{
+    struct fad_share *share = first_with_time(&ring->sparse, place, can_run);
+    return share ? share : first_with_time(&ring->steady, place, can_run);
+}
+
+/* The fewest rounds after which somebody that can run has time left; 0: nobody can run. */
+static uint64_t rounds_needed(const struct fad_ring *ring, const struct fad_range_op *place,
+                              fad_share_can_run *can_run)
+{
+    struct fad_share *share;
+    uint64_t least = 0;
+
+    for (share = TAILQ_FIRST(&ring->steady); share; share = TAILQ_NEXT(share, link)) {
+        uint64_t rounds;
+        if (share->balance_ns > 0)
+            continue; /* it cannot run here, or it had been found */
+        rounds = (uint64_t)(-share->balance_ns / share->quantum_ns) + 1;
+        if ((least == 0 || rounds < least) && can_run(share, place))
+            least = rounds;
+    }
+    return least;
+}
+
+static void give_all(struct fad_ring *ring, uint64_t rounds)
+{
+    struct fad_share *last = TAILQ_LAST(&ring->steady, fad_shares), *share, *next;
+
+    ring->round += rounds;
+    for (share = TAILQ_FIRST(&ring->sparse); share; share = TAILQ_NEXT(share, link))
+        give(share, rounds);
+    for (share = TAILQ_FIRST(&ring->steady); share; share = next) {
+        next = share == last ? NULL : TAILQ_NEXT(share, link);
+        give(share, rounds);
+        if (share->balance_ns > 0)
+            continue;
+        TAILQ_REMOVE(&ring->steady, share, link);
+        TAILQ_INSERT_TAIL(&ring->steady, share, link);
+    }
+}
+
+struct fad_share *fad_ring_pick(struct fad_ring *ring, const struct fad_range_op *place,
+                                fad_share_can_run *can_run)
+{
+    struct fad_share *share = find(ring, place, can_run);
+    uint64_t rounds;
+
+    if (share)
+        return share;
+    rounds = rounds_needed(ring, place, can_run);
+    if (rounds == 0)
+        return NULL;
+    give_all(ring, rounds);
+    return find(ring, place, can_run);
+}
