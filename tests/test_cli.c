@@ -21,7 +21,7 @@ END_TEST
 
 START_TEST(helps)
 {
-    static const char *const commands[] = {"run", "info", "ping"};
+    static const char *const commands[] = {"run", "info", "ping", "load", "stats"};
     struct test_output output = CLI("--help");
 
     ck_assert_ptr_nonnull(strstr(output.out, "exit codes:"));
@@ -129,7 +129,7 @@ END_TEST
 
 START_TEST(finds_no_daemon)
 {
-    static const char *const commands[] = {"run", "info", "ping"};
+    static const char *const commands[] = {"run", "info", "ping", "load", "stats"};
     char socket[96], longer[200];
     struct test_output output;
 

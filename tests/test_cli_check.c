@@ -1,8 +1,8 @@
 /* fa-cli's verdicts: what --check finds, and what a daemon that misbehaves leads to. */
 #include "client/cli/parallel.h"
 #include "client/cli/random.h"
-#include "client/cli/run.h"
-#include "client/cli/stats.h"
+#include "client/cli/request.h"
+#include "client/cli/times.h"
 #include "tests/helpers/cli.h"
 #include "tests/helpers/fake_daemon.h"
 #include "tests/helpers/test.h"
@@ -14,45 +14,43 @@
 #include <string.h>
 #include <unistd.h>
 
-/* --- run_check -------------------------------------------------------------------------------- */
+/* --- request_check ---------------------------------------------------------------------------- */
 
 /* q and k are 0, so o is the mean of v and lse the logarithm of the number of keys; v is 1. Nothing
  * that a reference could round. */
-static void make_uniform(struct run_tensors *out, uint32_t heads, uint32_t rows, uint32_t keys,
+static void make_uniform(struct request_tensors *out, uint32_t heads, uint32_t rows, uint32_t keys,
                          uint32_t dim)
 {
-    struct run_options options = {.shape = {1, heads, rows, dim},
-                                  .kv_len = keys,
-                                  .kv_len_given = true,
-                                  .check = true,
-                                  .seed = 1};
+    struct request_options options = {
+        .shape = {1, heads, rows, dim}, .kv_len = keys, .kv_len_given = true, .wants_lse = true};
     struct cli_error error = {0};
 
-    ck_assert_msg(run_tensors_init(out, &options, &error) == CLI_OK, "%s", error.text);
-    for (uint64_t i = 0; i < out->count[RUN_Q]; i++)
-        out->data[RUN_Q][i] = 0;
-    for (uint64_t i = 0; i < out->count[RUN_V]; i++)
-        out->data[RUN_V][i] = 1;
-    for (uint64_t i = 0; i < out->count[RUN_O]; i++)
-        out->data[RUN_O][i] = 1;
-    for (uint64_t i = 0; i < out->count[RUN_LSE]; i++)
-        out->data[RUN_LSE][i] = (float)log(keys);
+    ck_assert_msg(request_tensors_init(out, &options, &error) == CLI_OK, "%s", error.text);
+    for (uint64_t i = 0; i < out->count[REQUEST_Q]; i++)
+        out->data[REQUEST_Q][i] = 0;
+    for (uint64_t i = 0; i < out->count[REQUEST_V]; i++)
+        out->data[REQUEST_V][i] = 1;
+    for (uint64_t i = 0; i < out->count[REQUEST_O]; i++)
+        out->data[REQUEST_O][i] = 1;
+    for (uint64_t i = 0; i < out->count[REQUEST_LSE]; i++)
+        out->data[REQUEST_LSE][i] = (float)log(keys);
 }
 
-static struct run_check check(const struct run_tensors *tensors)
+static struct request_check check(const struct request_tensors *tensors)
 {
     struct cli_error error = {0};
-    struct run_check result;
+    struct request_check result;
 
-    ck_assert_msg(run_check(tensors, &result, &error) == CLI_OK, "%s", error.text);
+    ck_assert_msg(request_check(tensors, &result, &error) == CLI_OK, "%s", error.text);
     return result;
 }
 
 /* Whether the check fails while one element has another value. */
-static bool finds(struct run_tensors *tensors, enum run_tensor which, uint64_t index, float value)
+static bool finds(struct request_tensors *tensors, enum request_tensor which, uint64_t index,
+                  float value)
 {
     float *element = &tensors->data[which][index], before = *element;
-    struct run_check result;
+    struct request_check result;
 
     *element = value;
     result = check(tensors);
@@ -63,8 +61,8 @@ static bool finds(struct run_tensors *tensors, enum run_tensor which, uint64_t i
 START_TEST(check_finds_any_wrong_row)
 {
     const uint32_t heads = 3, rows = 200, dim = 4;
-    struct run_tensors tensors;
-    struct run_check result;
+    struct request_tensors tensors;
+    struct request_check result;
 
     make_uniform(&tensors, heads, rows, 70, dim);
     result = check(&tensors);
@@ -72,44 +70,44 @@ START_TEST(check_finds_any_wrong_row)
     ck_assert_uint_eq(result.rows, 600);
     ck_assert_uint_eq(result.total, 600);
     for (uint64_t row = 0; row < 600; row += 13) {
-        ck_assert(finds(&tensors, RUN_O, row * dim, 1.0001f));
-        ck_assert(finds(&tensors, RUN_O, row * dim + 3, NAN));
-        ck_assert(finds(&tensors, RUN_LSE, row, NAN));
-        ck_assert(finds(&tensors, RUN_LSE, row, (float)log(70) + 0.0001f));
+        ck_assert(finds(&tensors, REQUEST_O, row * dim, 1.0001f));
+        ck_assert(finds(&tensors, REQUEST_O, row * dim + 3, NAN));
+        ck_assert(finds(&tensors, REQUEST_LSE, row, NAN));
+        ck_assert(finds(&tensors, REQUEST_LSE, row, (float)log(70) + 0.0001f));
     }
-    ck_assert(finds(&tensors, RUN_O, 600 * dim - 1, -1));
-    ck_assert(!finds(&tensors, RUN_O, 0, 1.000001f)); /* within the tolerance */
-    run_tensors_release(&tensors);
+    ck_assert(finds(&tensors, REQUEST_O, 600 * dim - 1, -1));
+    ck_assert(!finds(&tensors, REQUEST_O, 0, 1.000001f)); /* within the tolerance */
+    request_tensors_release(&tensors);
 }
 END_TEST
 
 /* What is not written stays NaN, and NaN fails. */
 START_TEST(check_finds_what_is_not_written)
 {
-    struct run_tensors tensors;
-    struct run_check result;
+    struct request_tensors tensors;
+    struct request_check result;
 
     make_uniform(&tensors, 2, 5, 5, 4);
-    run_tensors_poison(&tensors);
+    request_poison(&tensors, NULL);
     result = check(&tensors);
     ck_assert(!result.passed);
     ck_assert(!(result.max_row <= 1e30));
     ck_assert(!(result.max_lse <= 1e30));
-    run_tensors_release(&tensors);
+    request_tensors_release(&tensors);
 }
 END_TEST
 
 START_TEST(check_of_nothing_passes)
 {
-    struct run_tensors tensors;
-    struct run_check result;
+    struct request_tensors tensors;
+    struct request_check result;
 
     make_uniform(&tensors, 2, 0, 5, 4);
     result = check(&tensors);
     ck_assert(result.passed);
     ck_assert_uint_eq(result.total, 0);
     ck_assert(result.rel_l2 == 0);
-    run_tensors_release(&tensors);
+    request_tensors_release(&tensors);
 }
 END_TEST
 
@@ -118,8 +116,8 @@ START_TEST(check_samples_a_large_shape)
 {
     const uint32_t rows = 4194304, keys = 65536, dim = 2;
     const uint32_t looked_at[] = {0, 64 * 3276 - 1, 64 * 3276, 64 * 3276 + 1, rows - 1};
-    struct run_tensors tensors;
-    struct run_check result;
+    struct request_tensors tensors;
+    struct request_check result;
 
     make_uniform(&tensors, 1, rows, keys, dim);
     ck_assert_uint_gt(fa_problem_flops(&tensors.problem), UINT64_C(2000000000000));
@@ -128,11 +126,11 @@ START_TEST(check_samples_a_large_shape)
     ck_assert_uint_le(result.rows, 64);
     ck_assert_uint_ge(result.rows, 48);
     ck_assert_uint_eq(result.total, rows);
-    ck_assert(finds(&tensors, RUN_O, (uint64_t)looked_at[0] * dim, 2));
-    ck_assert(finds(&tensors, RUN_O, (uint64_t)looked_at[4] * dim, 2));
+    ck_assert(finds(&tensors, REQUEST_O, (uint64_t)looked_at[0] * dim, 2));
+    ck_assert(finds(&tensors, REQUEST_O, (uint64_t)looked_at[4] * dim, 2));
     for (int i = 1; i < 4; i++)
-        ck_assert(finds(&tensors, RUN_LSE, looked_at[i], 0));
-    run_tensors_release(&tensors);
+        ck_assert(finds(&tensors, REQUEST_LSE, looked_at[i], 0));
+    request_tensors_release(&tensors);
 }
 END_TEST
 

@@ -61,22 +61,6 @@ static float *read_npy(const char *path, unsigned dims, uint64_t count)
 
 /* --- JSON ------------------------------------------------------------------------------------- */
 
-static double number(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItem(object, name);
-
-    ck_assert_msg(cJSON_IsNumber(item), "%s is no number", name);
-    return item->valuedouble;
-}
-
-static const char *text(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItem(object, name);
-
-    ck_assert_msg(cJSON_IsString(item), "%s is no string", name);
-    return item->valuestring;
-}
-
 /* Every line is an object of these keys. Their number. */
 static int check_objects(char *lines, const char *const keys[], size_t key_count)
 {
@@ -97,12 +81,13 @@ static int check_objects(char *lines, const char *const keys[], size_t key_count
 }
 
 static const char *const keys[] = {
-    "status",       "version",   "kernel",   "redirected", "redirect_reason", "backend",
-    "device",       "dtype",     "shape",    "kv_len",     "kv_heads",        "mask",
-    "scale",        "transport", "seed",     "queue_us",   "transfer_us",     "kernel_us",
-    "total_us",     "client_us", "tflops",   "rel_l2",     "max_row_error",   "max_lse_error",
-    "rows_checked", "passed",    "same_bits"};
-#define UNCHECKED_KEYS 21 /* the first */
+    "status",        "version",      "kernel",   "redirected",  "redirect_reason",
+    "backend",       "device",       "dtype",    "shape",       "kv_len",
+    "kv_heads",      "mask",         "scale",    "transport",   "priority",
+    "deadline_us",   "seed",         "queue_us", "transfer_us", "kernel_us",
+    "total_us",      "client_us",    "tflops",   "rel_l2",      "max_row_error",
+    "max_lse_error", "rows_checked", "passed",   "same_bits"};
+#define UNCHECKED_KEYS 23 /* the first */
 
 START_TEST(json_has_every_key)
 {
@@ -137,30 +122,33 @@ START_TEST(json_has_the_values)
     struct test_output output =
         RUN("--json", "--check", "--version", "v0", "--shape", "2,4,5,16", "--kv-len", "7",
             "--kv-heads", "2", "--mask", "causal-bottom-right", "--scale", "-0.5", "--transport",
-            "q=memfd,lse=memfd", "--seed", "18446744073709551615");
+            "q=memfd,lse=memfd", "--seed", "18446744073709551615", "--priority", "low",
+            "--deadline-us", "18446744073709551615");
     cJSON *object = cJSON_Parse(output.out);
     const double shape[] = {2, 4, 5, 16};
 
     ck_assert_msg(output.code == 0 && object, "%s", output.err);
-    ck_assert_str_eq(text(object, "status"), "OK");
-    ck_assert_str_eq(text(object, "version"), "v0");
-    ck_assert_str_eq(text(object, "backend"), "cpu");
-    ck_assert_str_eq(text(object, "dtype"), "float32");
-    ck_assert_str_eq(text(object, "mask"), "causal-bottom-right");
-    ck_assert_str_eq(text(object, "transport"), "q=memfd,k=inline,v=inline,o=inline,lse=memfd");
+    ck_assert_str_eq(cli_text(object, "status"), "OK");
+    ck_assert_str_eq(cli_text(object, "version"), "v0");
+    ck_assert_str_eq(cli_text(object, "backend"), "cpu");
+    ck_assert_str_eq(cli_text(object, "dtype"), "float32");
+    ck_assert_str_eq(cli_text(object, "mask"), "causal-bottom-right");
+    ck_assert_str_eq(cli_text(object, "priority"), "low");
+    ck_assert_ptr_nonnull(strstr(output.out, "\"deadline_us\":18446744073709551615,"));
+    ck_assert_str_eq(cli_text(object, "transport"), "q=memfd,k=inline,v=inline,o=inline,lse=memfd");
     ck_assert(cJSON_IsFalse(cJSON_GetObjectItem(object, "redirected")));
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(object, "redirect_reason")));
     for (int i = 0; i < 4; i++)
         ck_assert(cJSON_GetArrayItem(cJSON_GetObjectItem(object, "shape"), i)->valuedouble ==
                   shape[i]);
-    ck_assert(number(object, "kv_len") == 7);
-    ck_assert(number(object, "kv_heads") == 2);
-    ck_assert(number(object, "scale") == -0.5);
+    ck_assert(cli_number(object, "kv_len") == 7);
+    ck_assert(cli_number(object, "kv_heads") == 2);
+    ck_assert(cli_number(object, "scale") == -0.5);
     ck_assert_ptr_nonnull(strstr(output.out, "\"seed\":18446744073709551615,"));
-    ck_assert(number(object, "total_us") >= number(object, "kernel_us"));
-    ck_assert(number(object, "client_us") > 0);
-    ck_assert(number(object, "rel_l2") < 1e-6);
-    ck_assert(number(object, "rows_checked") == 40);
+    ck_assert(cli_number(object, "total_us") >= cli_number(object, "kernel_us"));
+    ck_assert(cli_number(object, "client_us") > 0);
+    ck_assert(cli_number(object, "rel_l2") < 1e-6);
+    ck_assert(cli_number(object, "rows_checked") == 40);
     ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(object, "passed")));
     cJSON_Delete(object);
     test_output_release(&output);
@@ -174,10 +162,10 @@ START_TEST(json_of_a_refusal)
     cJSON *object = cJSON_Parse(output.out);
 
     ck_assert_ptr_eq(strchr(output.out, '\n')[1] ? NULL : output.out, output.out);
-    ck_assert_str_eq(text(object, "status"), "INVALID_ARGUMENT");
-    ck_assert_str_eq(text(object, "field"), "version");
-    ck_assert_uint_gt(strlen(text(object, "text")), 0);
-    ck_assert_str_eq(text(object, "version"), "v99");
+    ck_assert_str_eq(cli_text(object, "status"), "INVALID_ARGUMENT");
+    ck_assert_str_eq(cli_text(object, "field"), "version");
+    ck_assert_uint_gt(strlen(cli_text(object, "text")), 0);
+    ck_assert_str_eq(cli_text(object, "version"), "v99");
     ck_assert(!cJSON_HasObjectItem(object, "total_us"));
     cJSON_Delete(object);
     cli_expect_error(&output, 2, "--version 'v99': ");
@@ -197,8 +185,9 @@ END_TEST
 /* --- What can be asked for -------------------------------------------------------------------- */
 
 static const char *const masks[] = {"none", "causal-bottom-right", "causal-top-left"};
-static const char *const transports[] = {"inline", "memfd", "q=memfd,o=memfd", "k=memfd,lse=memfd",
-                                         "memfd,v=inline"};
+static const char *const transports[] = {
+    "inline",         "memfd",  "q=memfd,o=memfd",          "k=memfd,lse=memfd",
+    "memfd,v=inline", "region", "q=region,v=memfd,o=region"};
 static const char *const versions[] = {"auto", "v0", "v1", "v2", "v3", "v4"};
 /* Shape, keys, key heads. */
 static const char *const shapes[][3] = {

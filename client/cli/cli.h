@@ -11,12 +11,12 @@
 #include <stddef.h>
 
 /* X(NAME, number, text): what fa-cli exits with. `fa-cli --help` prints this list. */
-#define CLI_EXIT_LIST(X)                                                          \
-    X(OK, 0, "done")                                                              \
-    X(FAILED, 1, "the request or its output failed; the line on stderr says why") \
-    X(USAGE, 2, "a wrong option, value or input file")                            \
-    X(NO_DAEMON, 3, "no daemon answers, or --spawn could not start one")          \
-    X(CHECK, 4, "--check found an error over the tolerance, or repeats that differ")
+#define CLI_EXIT_LIST(X)                                                        \
+    X(OK, 0, "done")                                                            \
+    X(FAILED, 1, "a request or its output failed; the line on stderr says why") \
+    X(USAGE, 2, "a wrong option, value or input file")                          \
+    X(NO_DAEMON, 3, "no daemon answers, or --spawn could not start one")        \
+    X(CHECK, 4, "a result is wrong: over the tolerance, or not the bits of another pass")
 
 enum cli_exit {
 #define CLI_EXIT_ENUM(name, number, text) CLI_##name = (number),
@@ -59,5 +59,7 @@ struct cli_command {
 extern const struct cli_command cli_run_command;
 extern const struct cli_command cli_info_command;
 extern const struct cli_command cli_ping_command;
+extern const struct cli_command cli_stats_command;
+extern const struct cli_command cli_load_command;
 
 #endif

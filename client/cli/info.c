@@ -1,7 +1,7 @@
 /* info.c: `fa-cli info`, what the daemon says of itself. */
+#include "client/cli/json.h"
 #include "client/cli/options.h"
 #include "client/cli/spawn.h"
-#include "client/cli/stats.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* ping.c: `fa-cli ping`, round trips to the daemon's loop and back. */
+#include "client/cli/json.h"
 #include "client/cli/options.h"
 #include "client/cli/spawn.h"
-#include "client/cli/stats.h"
+#include "client/cli/times.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
 #include "client/cli/run.h"
-#include "client/cli/stats.h"
+#include "client/cli/json.h"
+#include "client/cli/times.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -15,46 +16,24 @@ double run_tflops(const struct fa_problem *problem, uint64_t kernel_us)
 
 /* --- JSON ------------------------------------------------------------------------------------ */
 
-/* What was asked for. */
-static bool add_request(cJSON *object, const struct run_context *context)
-{
-    const struct fa_problem *problem = &context->tensors->problem;
-    const int shape[] = {(int)problem->batch, (int)problem->heads, (int)problem->q_len,
-                         (int)problem->head_dim};
-    cJSON *array = cJSON_CreateIntArray(shape, 4);
-    char transport[80];
-    bool random = context->options->inputs[RUN_Q] == NULL;
-
-    run_transports_text(context->options, transport, sizeof transport);
-    return cli_json_text(object, "dtype", fa_dtype_name(problem->dtype)) && array &&
-           cJSON_AddItemToObject(object, "shape", array) &&
-           cli_json_integer(object, "kv_len", problem->kv_len) &&
-           cli_json_integer(object, "kv_heads", problem->kv_heads) &&
-           cli_json_text(object, "mask", fa_mask_name(problem->mask)) &&
-           cli_json_real(object, "scale", problem->scale) &&
-           cli_json_text(object, "transport", transport) &&
-           (random ? cli_json_integer(object, "seed", context->options->seed)
-                   : cli_json_text(object, "seed", NULL));
-}
-
 /* What ran, and how long. */
 static bool add_result(cJSON *object, const struct run_context *context,
                        const struct run_pass *pass)
 {
-    const struct fa_forward_result *result = &pass->result;
+    uint64_t phases[CLI_PHASES];
+    bool built = true;
 
-    return cli_json_integer(object, "queue_us", result->queue_us) &&
-           cli_json_integer(object, "transfer_us", result->transfer_us) &&
-           cli_json_integer(object, "kernel_us", result->kernel_us) &&
-           cli_json_integer(object, "total_us", result->total_us) &&
-           cli_json_us(object, "client_us", pass->client_us) &&
+    cli_phases_of(&pass->result, phases);
+    for (size_t i = 0; built && i < CLI_PHASES; i++)
+        built = cli_json_integer(object, cli_phases[i].field, phases[i]);
+    return built && cli_json_us(object, "client_us", pass->client_us) &&
            cli_json_real(object, "tflops",
-                         run_tflops(&context->tensors->problem, result->kernel_us));
+                         run_tflops(&context->tensors->problem, phases[CLI_KERNEL]));
 }
 
 static bool add_check(cJSON *object, const struct run_pass *pass)
 {
-    const struct run_check *check = &pass->check;
+    const struct request_check *check = &pass->check;
 
     return cli_json_real(object, "rel_l2", check->rel_l2) &&
            cli_json_real(object, "max_row_error", check->max_row) &&
@@ -70,15 +49,16 @@ enum cli_exit run_print_json(const struct run_context *context, const struct run
     const struct fa_forward_result *result = &pass->result;
     const bool ok = pass->status == FA_OK;
     cJSON *object = cJSON_CreateObject();
-    bool built =
-        object && cli_json_text(object, "status", fa_status_name(pass->status)) &&
-        cli_json_text(object, "version", ok ? result->version : context->options->version) &&
-        cli_json_text(object, "kernel", ok ? result->kernel : NULL) &&
-        cJSON_AddBoolToObject(object, "redirected", ok && result->redirected) &&
-        cli_json_text(object, "redirect_reason",
-                      ok && result->redirected ? result->redirect_reason : NULL) &&
-        cli_json_text(object, "backend", context->backend) &&
-        cli_json_text(object, "device", ok ? result->device : NULL) && add_request(object, context);
+    bool built = object && cli_json_text(object, "status", fa_status_name(pass->status)) &&
+                 cli_json_text(object, "version",
+                               ok ? result->version : context->options->request.version) &&
+                 cli_json_text(object, "kernel", ok ? result->kernel : NULL) &&
+                 cJSON_AddBoolToObject(object, "redirected", ok && result->redirected) &&
+                 cli_json_text(object, "redirect_reason",
+                               ok && result->redirected ? result->redirect_reason : NULL) &&
+                 cli_json_text(object, "backend", context->backend) &&
+                 cli_json_text(object, "device", ok ? result->device : NULL) &&
+                 request_add_json(object, &context->options->request, &context->tensors->problem);
 
     if (ok) {
         built = built && add_result(object, context, pass);
@@ -95,25 +75,16 @@ enum cli_exit run_print_json(const struct run_context *context, const struct run
 
 void run_print_what(const struct run_context *context, const struct run_pass *pass)
 {
-    const struct fa_forward_result *result = &pass->result;
-    const struct fa_problem *problem = &context->tensors->problem;
+    const struct request_options *options = &context->options->request;
     char transport[80];
 
-    run_transports_text(context->options, transport, sizeof transport);
-    printf("ran       %s, kernel %s, on %s (backend %s)\n", result->version, result->kernel,
-           result->device, context->backend);
-    if (result->redirected)
-        printf("redirect  from %s: %s\n", context->options->version, result->redirect_reason);
-    printf("shape     B=%" PRIu32 " H=%" PRIu32 " S=%" PRIu32 " D=%" PRIu32 ", %" PRIu32
-           " key%s in %" PRIu32 " kv head%s, %s, mask %s, scale %.7g\n",
-           problem->batch, problem->heads, problem->q_len, problem->head_dim, problem->kv_len,
-           problem->kv_len == 1 ? "" : "s", problem->kv_heads, problem->kv_heads == 1 ? "" : "s",
-           fa_dtype_name(problem->dtype), fa_mask_name(problem->mask), problem->scale);
-    if (context->options->inputs[RUN_Q])
-        printf("input     %s, %s, %s, sent %s\n", context->options->inputs[RUN_Q],
-               context->options->inputs[RUN_K], context->options->inputs[RUN_V], transport);
+    request_ways_text(options, transport, sizeof transport);
+    request_print_what(options, &context->tensors->problem, &pass->result, context->backend);
+    if (options->inputs[REQUEST_Q])
+        printf("input     %s, %s, %s, sent %s\n", options->inputs[REQUEST_Q],
+               options->inputs[REQUEST_K], options->inputs[REQUEST_V], transport);
     else
-        printf("input     random, seed %" PRIu64 ", sent %s\n", context->options->seed, transport);
+        printf("input     random, seed %" PRIu64 ", sent %s\n", options->seed, transport);
 }
 
 static void print_speed(const struct fa_problem *problem, uint64_t kernel_us)
@@ -136,15 +107,15 @@ void run_print_times(const struct run_context *context, const struct run_pass *p
     print_speed(&context->tensors->problem, result->kernel_us);
 }
 
-void run_print_check(const struct run_check *check)
+void run_print_check(const struct request_check *check)
 {
     printf(
         "check     %s: relative L2 %.3g, largest row error %.3g (may be %g), LSE error %.3g (may "
         "be %g)\n",
-        check->passed ? "PASS" : "FAIL", check->rel_l2, check->max_row, RUN_ROW_TOLERANCE,
-        check->max_lse, RUN_LSE_TOLERANCE);
-    if (run_may_be_rounding(check))
-        puts("          " RUN_ROUNDING_HINT);
+        check->passed ? "PASS" : "FAIL", check->rel_l2, check->max_row, REQUEST_ROW_TOLERANCE,
+        check->max_lse, REQUEST_LSE_TOLERANCE);
+    if (request_may_be_rounding(check))
+        puts("          " REQUEST_ROUNDING_HINT);
     if (check->rows == check->total)
         printf("          all %" PRIu64 " rows against float64\n", check->total);
     else
@@ -153,18 +124,18 @@ void run_print_check(const struct run_check *check)
                check->rows, check->total);
 }
 
-void run_print_spread(const struct run_context *context, double *times[RUN_PHASES], size_t count)
+void run_print_spread(const struct run_context *context, double *times[RUN_TIMES], size_t count)
 {
-    static const char *const names[RUN_PHASES] = {"queue", "transfer", "kernel", "total",
-                                                  "round trip"};
     struct cli_spread spread;
     double kernel_p50 = 0;
 
     printf("latency   of %zu, in us      min          p50          p99\n", count);
-    for (size_t i = 0; i < RUN_PHASES; i++) {
+    for (size_t i = 0; i < RUN_TIMES; i++) {
         spread = cli_spread_of(times[i], count);
-        printf("  %-12s %14.0f %12.0f %12.0f\n", names[i], spread.min, spread.p50, spread.p99);
-        if (i == RUN_KERNEL)
+        printf("  %-12s %14.0f %12.0f %12.0f\n",
+               i == RUN_CLIENT ? "round trip" : cli_phases[i].name, spread.min, spread.p50,
+               spread.p99);
+        if (i == CLI_KERNEL)
             kernel_p50 = spread.p50;
     }
     print_speed(&context->tensors->problem, (uint64_t)kernel_p50);

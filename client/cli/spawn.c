@@ -149,7 +149,8 @@ static void become(const char *program, pid_t parent, int failure, bool quiet, c
     sigprocmask(SIG_SETMASK, mask, NULL);
     if (null >= 0 && dup2(null, 0) >= 0 && (!quiet || dup2(null, 2) >= 0) && dup2(2, 1) >= 0 &&
         prctl(PR_SET_PDEATHSIG, SIGTERM) == 0 && getppid() == parent)
-        execlp(program, program, "--socket", spawned.socket, "--quiet", (char *)NULL);
+        execlp(program, program, "--socket", spawned.socket, "--quiet", "--drain-seconds", "0",
+               (char *)NULL);
     saved = errno;
     if (write(failure, &saved, sizeof saved) < 0)
         _exit(126);
@@ -272,18 +273,13 @@ static enum cli_exit spawn(struct fa_client **out, bool quiet, struct cli_error 
 
 /* --- Connecting ------------------------------------------------------------------------------ */
 
-enum cli_exit cli_connect(struct fa_client **out, const struct cli_target *target,
-                          struct cli_error *error)
+enum cli_exit cli_connect_again(struct fa_client **out, const struct cli_target *target,
+                                struct cli_error *error)
 {
-    enum fa_status got;
+    const char *socket = target->spawn ? spawned.socket : target->socket;
+    enum fa_status got = fa_client_open(out, socket);
     enum cli_exit code;
 
-    *out = NULL;
-    if (target->spawn && target->socket)
-        return cli_fail(error, CLI_USAGE, "--socket and --spawn exclude each other: give one");
-    if (target->spawn)
-        return spawn(out, target->json, error);
-    got = fa_client_open(out, target->socket);
     if (got == FA_OK)
         return CLI_OK;
     code = got == FA_UNAVAILABLE || got == FA_TIMEOUT ? CLI_NO_DAEMON
@@ -296,6 +292,15 @@ enum cli_exit cli_connect(struct fa_client **out, const struct cli_target *targe
     fa_client_close(*out);
     *out = NULL;
     return code;
+}
+
+enum cli_exit cli_connect(struct fa_client **out, const struct cli_target *target,
+                          struct cli_error *error)
+{
+    *out = NULL;
+    if (target->spawn && target->socket)
+        return cli_fail(error, CLI_USAGE, "--socket and --spawn exclude each other: give one");
+    return target->spawn ? spawn(out, target->json, error) : cli_connect_again(out, target, error);
 }
 
 enum cli_exit cli_disconnect(struct fa_client *client, enum cli_exit code, struct cli_error *error)

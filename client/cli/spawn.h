@@ -11,6 +11,10 @@
 enum cli_exit cli_connect(struct fa_client **out, const struct cli_target *target,
                           struct cli_error *error);
 
+/* Connects once more to the daemon that cli_connect found or started. */
+enum cli_exit cli_connect_again(struct fa_client **out, const struct cli_target *target,
+                                struct cli_error *error);
+
 /* Closes the client (NULL is legal), stops a spawned daemon and removes its directory. CLI_FAILED
  * when that daemon did not end with exit code 0; an error that is there already stays. */
 enum cli_exit cli_disconnect(struct fa_client *client, enum cli_exit code, struct cli_error *error);

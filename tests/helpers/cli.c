@@ -66,3 +66,19 @@ void cli_expect_output(struct test_output *output, const char *words)
     ck_assert_msg(strstr(output->out, words) != NULL, "'%s' lacks '%s'", output->out, words);
     test_output_release(output);
 }
+
+double cli_number(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItem(object, name);
+
+    ck_assert_msg(cJSON_IsNumber(item), "%s is no number", name);
+    return item->valuedouble;
+}
+
+const char *cli_text(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItem(object, name);
+
+    ck_assert_msg(cJSON_IsString(item), "%s is no string", name);
+    return item->valuestring;
+}

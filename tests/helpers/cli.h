@@ -4,6 +4,7 @@
 
 #include "tests/helpers/proc.h"
 
+#include <cjson/cJSON.h>
 #include <stdbool.h>
 
 /* Runs fa-cli with these arguments. */
@@ -27,5 +28,9 @@ void cli_expect_error(struct test_output *output, int code, const char *words);
 
 /* Asserts exit code 0 and that stdout has the words. Releases the output. */
 void cli_expect_output(struct test_output *output, const char *words);
+
+/* Assert that the object has that field and that it is a number or a string, and return it. */
+double cli_number(const cJSON *object, const char *name);
+const char *cli_text(const cJSON *object, const char *name);
 
 #endif

@@ -1,5 +1,5 @@
 #include "client/cli/parallel.h"
-#include "client/cli/run.h"
+#include "client/cli/request.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #define EDGE           64u                     /* tiles of every kernel end at its multiples */
 
 struct checking {
-    const struct run_tensors *tensors;
+    const struct request_tensors *tensors;
     uint64_t head_rows; /* q_len */
     uint64_t task_rows; /* all rows: how many a task takes */
     uint64_t total;     /* rows of the problem */
@@ -60,20 +60,20 @@ static void choose_samples(struct checking *checking, uint32_t rows)
 /* Compares consecutive rows of the problem. */
 static void compare(struct checking *checking, uint64_t task, struct fa_range rows)
 {
-    const struct run_tensors *tensors = checking->tensors;
+    const struct request_tensors *tensors = checking->tensors;
     const struct fa_problem *problem = &tensors->problem;
-    const struct fa_tensors given = {tensors->data[RUN_Q], tensors->data[RUN_K],
-                                     tensors->data[RUN_V], NULL, NULL};
-    const float *lse = tensors->data[RUN_LSE];
+    const struct fa_tensors given = {tensors->data[REQUEST_Q], tensors->data[REQUEST_K],
+                                     tensors->data[REQUEST_V], NULL, NULL};
+    const float *lse = tensors->data[REQUEST_LSE];
     double *o_reference = calloc(rows.count, problem->head_dim * sizeof *o_reference);
     double *lse_reference = calloc(rows.count, sizeof *lse_reference);
 
     if (o_reference && lse_reference &&
         fa_reference(problem, &given, rows, o_reference, lse_reference))
         fa_deviation_add(&checking->deviations[task],
-                         tensors->data[RUN_O] + rows.first * problem->head_dim, problem->head_dim,
-                         lse ? lse + rows.first : NULL, 1, o_reference, lse ? lse_reference : NULL,
-                         rows.count, problem->head_dim);
+                         tensors->data[REQUEST_O] + rows.first * problem->head_dim,
+                         problem->head_dim, lse ? lse + rows.first : NULL, 1, o_reference,
+                         lse ? lse_reference : NULL, rows.count, problem->head_dim);
     else
         atomic_store(&checking->out_of_memory, true);
     checking->rows[task] += rows.count;
@@ -105,11 +105,11 @@ static double worse(double a, double b)
     return isnan(a) || a > b ? a : b;
 }
 
-static void sum_up(const struct checking *checking, struct run_check *out)
+static void sum_up(const struct checking *checking, struct request_check *out)
 {
     struct fa_deviation sum = {0};
 
-    *out = (struct run_check){.total = checking->total};
+    *out = (struct request_check){.total = checking->total};
     for (uint64_t i = 0; i < checking->tasks; i++) {
         const struct fa_deviation *part = &checking->deviations[i];
 
@@ -123,16 +123,16 @@ static void sum_up(const struct checking *checking, struct run_check *out)
     out->max_row = sum.max_row;
     out->max_lse = sum.max_lse;
     /* Written so that NaN fails. */
-    out->passed = sum.max_row <= RUN_ROW_TOLERANCE && sum.max_lse <= RUN_LSE_TOLERANCE;
+    out->passed = sum.max_row <= REQUEST_ROW_TOLERANCE && sum.max_lse <= REQUEST_LSE_TOLERANCE;
 }
 
-bool run_may_be_rounding(const struct run_check *check)
+bool request_may_be_rounding(const struct request_check *check)
 {
     return !check->passed && isfinite(check->max_row) && isfinite(check->max_lse);
 }
 
-enum cli_exit run_check(const struct run_tensors *tensors, struct run_check *out,
-                        struct cli_error *error)
+enum cli_exit request_check(const struct request_tensors *tensors, struct request_check *out,
+                            struct cli_error *error)
 {
     const struct fa_problem *problem = &tensors->problem;
     const uint64_t heads = (uint64_t)problem->batch * problem->heads;
@@ -165,6 +165,6 @@ enum cli_exit run_check(const struct run_tensors *tensors, struct run_check *out
     free(checking.deviations);
     free(checking.rows);
     if (!complete)
-        return cli_fail(error, CLI_FAILED, "--check: no memory for the reference");
+        return cli_fail(error, CLI_FAILED, "no memory for the float64 reference");
     return CLI_OK;
 }
