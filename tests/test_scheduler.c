@@ -253,25 +253,6 @@ START_TEST(an_in_order_kernel_keeps_to_one_stream)
 }
 END_TEST
 
-START_TEST(any_order_of_completions_ends_a_work_once)
-{
-    struct tracked tracked[3];
-
-    srandom(7);
-    for (int i = 0; i < 3; i++)
-        submit(&tracked[i], (uint32_t)i % 2);
-    dispatch();
-    while (scripted.held_count > 0) {
-        scripted_finish((unsigned)random() % scripted.held_count);
-        dispatch();
-    }
-    for (int i = 0; i < 3; i++)
-        ck_assert_int_eq(tracked[i].ended, 1);
-    for (unsigned u = 0; u < 1000; u++)
-        ck_assert_int_eq(touched[u], 3);
-}
-END_TEST
-
 START_TEST(a_failed_range_ends_its_work_and_no_other)
 {
     struct tracked bad, good;
@@ -405,7 +386,6 @@ Suite *test_suite(void)
     tcase_add_test(tests, a_short_work_still_spreads_over_the_streams);
     tcase_add_test(tests, works_are_served_in_order_and_by_device);
     tcase_add_test(tests, an_in_order_kernel_keeps_to_one_stream);
-    tcase_add_test(tests, any_order_of_completions_ends_a_work_once);
     tcase_add_test(tests, a_failed_range_ends_its_work_and_no_other);
     tcase_add_test(tests, a_refused_launch_ends_its_work);
     tcase_add_test(tests, abandoned_works_end_after_what_is_under_way);

@@ -145,8 +145,8 @@ static double estimate_ns(const struct fad_work *work, uint64_t units)
     return ns < ESTIMATE_NS_MAX ? ns : ESTIMATE_NS_MAX;
 }
 
-/* Units a range: at most RANGE_NS long, as many ranges for each stream as for any other, so that all
- * end together; but none shorter than RANGE_NS_MIN. */
+/* Units a range: at most RANGE_NS long, as many ranges for each stream as for any other, so that
+ * all end together; but none shorter than RANGE_NS_MIN. */
 static uint64_t units_per_range(const struct fad_work *work, uint32_t streams)
 {
     const double unit_ns = work->unit_ns + 1e-3, units = (double)work->units;
