@@ -194,7 +194,8 @@ static bool paused(const struct fad_connection *connection)
 {
     return connection->state != FAD_CONNECTION_OPEN ||
            ((connection->writer.count >= UNSENT_MAX ||
-             connection->writer.head_bytes >= UNSENT_BYTES_MAX) &&
+             connection->writer.head_bytes >= UNSENT_BYTES_MAX ||
+             connection->discards >= FAD_DISCARDS_MAX) &&
             connection->reader.state == FAD_READER_HEADER);
 }
 
@@ -329,8 +330,7 @@ void fad_connection_check_stall(struct fad_connection *connection, uint64_t now_
 
 static void discard(void *user, int fd)
 {
-    struct fad_connection *connection = user;
-    fad_discard_fd(connection->service->loop, fd);
+    fad_discard_fd(user, fd);
 }
 
 /* --- Begin ----------------------------------------------------------------------------------- */

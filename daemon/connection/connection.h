@@ -76,7 +76,8 @@ struct fad_connection {
     uint64_t last_region;                              /* the id given last */
     TAILQ_HEAD(fad_transfers, fad_transfer) transfers; /* that wait for their copy */
     uint32_t copies;                                   /* of transfers, under way */
-    uint32_t busy;        /* what it waits for before it is freed: pendings and regions */
+    uint32_t busy;        /* what it waits for before it is freed: pendings, regions, discards */
+    uint32_t discards;    /* descriptors that wait to be closed */
     uint64_t header_ns;   /* when the current frame's message was complete */
     uint64_t progress_ns; /* when bytes last came or went, or a reply became ready */
 };

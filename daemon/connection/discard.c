@@ -1,10 +1,13 @@
 #include "daemon/connection/discard.h"
 
+#include "daemon/connection/connection.h"
+
 #include <stdlib.h>
 #include <unistd.h>
 
 struct discard {
     uv_work_t work;
+    struct fad_connection *connection;
     int fd;
 };
 
@@ -15,19 +18,30 @@ static void on_work(uv_work_t *work)
 
 static void on_done(uv_work_t *work, int status)
 {
+    struct discard *discard = work->data;
+    struct fad_connection *connection = discard->connection;
+
     (void)status;
-    free(work->data);
+    free(discard);
+    connection->discards--;
+    fad_connection_flush(connection); /* it may be read from again */
+    connection->busy--;
+    fad_connection_free_if_done(connection);
 }
 
-void fad_discard_fd(uv_loop_t *loop, int fd)
+void fad_discard_fd(struct fad_connection *connection, int fd)
 {
     struct discard *discard = malloc(sizeof *discard);
 
     if (discard) {
+        discard->connection = connection;
         discard->fd = fd;
         discard->work.data = discard;
-        if (uv_queue_work(loop, &discard->work, on_work, on_done) == 0)
+        if (uv_queue_work(connection->service->loop, &discard->work, on_work, on_done) == 0) {
+            connection->discards++;
+            connection->busy++;
             return;
+        }
         free(discard);
     }
     close(fd);

@@ -70,7 +70,6 @@ int fad_engine_init(struct fad_engine *engine, uv_loop_t *loop, const struct fad
 {
     int r;
 
-    engine->loop = loop;
     engine->on_fatal = on_fatal;
     engine->user = user;
     TAILQ_INIT(&engine->laters);

@@ -13,7 +13,6 @@ struct fad_later {
 };
 
 struct fad_engine {
-    uv_loop_t *loop;
     struct fad_backend *backend;
     struct fad_completions completions;
     struct fad_scheduler scheduler;

@@ -274,7 +274,7 @@ void fad_handle_message(struct fad_connection *connection, const struct fad_mess
                      : fa_error_set(&error, FA_UNIMPLEMENTED, "header.type",
                                     "this daemon knows no request of type %u", message.frame.type);
     if (message.fd >= 0)
-        fad_discard_fd(connection->service->loop, message.fd);
+        fad_discard_fd(connection, message.fd);
     if (status == FA_PROTOCOL_ERROR || status == FA_PROTOCOL_MISMATCH)
         fad_connection_expel(connection, message.frame.id, &error);
     else if (status != FA_OK)

@@ -58,7 +58,7 @@ static void finish(struct fad_job *job)
         int status;
 
         if (region->region.source.fd >= 0)
-            fad_discard_fd(job->engine->loop, region->region.source.fd); /* never opened */
+            fad_discard_fd(job->pending.connection, region->region.source.fd); /* never opened */
         if (!region->open)
             continue;
         region->op.done = on_closed;

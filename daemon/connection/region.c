@@ -163,10 +163,10 @@ static void on_opened(struct fad_op *op)
     fad_pending_done(connection);
 }
 
-static void drop_source(uv_loop_t *loop, const struct fad_region_source *source)
+static void drop_source(struct fad_connection *connection, const struct fad_region_source *source)
 {
     if (source->fd >= 0)
-        fad_discard_fd(loop, source->fd);
+        fad_discard_fd(connection, source->fd);
 }
 
 enum fa_status fad_region_open(struct fad_connection *connection, uint16_t type, uint64_t id,
@@ -179,12 +179,12 @@ enum fa_status fad_region_open(struct fad_connection *connection, uint16_t type,
     int status;
 
     if (fad_account_charge(&connection->account, &charge, error) != FA_OK) {
-        drop_source(connection->service->loop, source);
+        drop_source(connection, source);
         return error->status;
     }
     region = calloc(1, sizeof *region);
     if (!region) {
-        drop_source(connection->service->loop, source);
+        drop_source(connection, source);
         fad_account_release(&connection->account, &charge);
         return fa_error_set(error, FA_RESOURCE_EXHAUSTED, "", "the system gives no memory");
     }
