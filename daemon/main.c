@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int finish_stdout(void)
 {
@@ -49,5 +50,8 @@ int main(int argc, char *argv[])
     }
     r = fad_server_run(&server);
     fad_server_deinit(&server);
-    return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    r = r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (server.stuck)
+        _exit(r); /* a normal end would wait for libuv's threads */
+    return r;
 }

@@ -62,9 +62,10 @@ enum fad_region_kind {
 struct fad_region_source {
     enum fad_region_kind kind;
     uint32_t device;
-    int fd; /* MEMFD: checked (memfd.h); region_open takes and closes it, whatever it returns */
-    bool writable;      /* MEMFD */
-    uint64_t size;      /* MEMFD, OWNED: bytes */
+    int fd;        /* MEMFD: checked (memfd.h); region_open takes and closes it when it returns 0 */
+    bool fixed;    /* MEMFD: its file can grow no more */
+    bool writable; /* MEMFD */
+    uint64_t size; /* MEMFD, OWNED: bytes */
     uint8_t handle[64]; /* IPC: cudaIpcMemHandle_t */
     uint64_t buffer_id; /* IPC: CU_POINTER_ATTRIBUTE_BUFFER_ID */
 };
@@ -74,7 +75,6 @@ struct fad_region {
     struct fad_region_source source;
     void *base;    /* first byte of the allocation */
     uint64_t size; /* its real size, whatever the client said */
-    bool fixed;    /* MEMFD: its file can grow no more */
 };
 
 /* A copy between any two places the backend's device or host memory. From the call on its places

@@ -4,7 +4,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,13 +155,12 @@ static int cpu_copy(struct fad_backend *backend, struct fad_copy *copy)
  * Pages of a private mapping that nobody writes to are the file's own. */
 static void *map_memfd(const struct fad_region_source *source)
 {
-    int protection = PROT_READ | (source->writable ? PROT_WRITE : 0), reason;
+    int protection = PROT_READ | (source->writable ? PROT_WRITE : 0);
     void *base = mmap(NULL, source->size, protection, source->writable ? MAP_SHARED : MAP_PRIVATE,
                       source->fd, 0);
 
-    reason = errno;
-    close(source->fd);
-    errno = reason;
+    if (base != MAP_FAILED)
+        close(source->fd); /* not the last reference */
     return base;
 }
 
@@ -172,8 +170,6 @@ static int cpu_region_open(struct fad_backend *backend, struct fad_region *regio
     const struct fad_region_source *source = &region->source;
 
     assert(source->kind != FAD_REGION_IPC);
-    if (source->kind == FAD_REGION_MEMFD)
-        region->fixed = fcntl(source->fd, F_GET_SEALS) & F_SEAL_GROW;
     region->base =
         source->kind == FAD_REGION_MEMFD
             ? map_memfd(source)
@@ -204,7 +200,8 @@ static int cpu_region_close(struct fad_backend *backend, struct fad_region *regi
                             struct fad_op *op)
 {
     fad_op_prepare(op, run_region_close, region);
-    if (region->size <= UNMAP_AT_ONCE && (region->source.kind != FAD_REGION_MEMFD || region->fixed))
+    if (region->size <= UNMAP_AT_ONCE &&
+        (region->source.kind != FAD_REGION_MEMFD || region->source.fixed))
         fad_op_perform(op, NULL, backend->completions);
     else
         fad_worker_give(closer(backend), op);

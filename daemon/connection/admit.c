@@ -100,7 +100,7 @@ static void plan_state(struct fad_job *job, uint64_t size)
         .kind = FAD_REGION_OWNED, .device = job->device, .fd = -1, .size = size};
 }
 
-static void plan_regions(struct fad_job *job, int fd, uint64_t memfd_size)
+static void plan_regions(struct fad_job *job, const struct fad_memfd *memfd)
 {
     for (int t = 0; t < FAD_TENSORS; t++) {
         const struct fad_location *at = &job->request.at[t];
@@ -109,8 +109,9 @@ static void plan_regions(struct fad_job *job, int fd, uint64_t memfd_size)
         job->region_of[t] = -1;
         if (at->place == FAD_MEMFD) {
             source.kind = FAD_REGION_MEMFD;
-            source.fd = fd;
-            source.size = memfd_size;
+            source.fd = memfd->fd;
+            source.fixed = memfd->fixed;
+            source.size = memfd->size;
             source.writable = fad_request_writes_memfd(&job->request);
         } else if (at->place == FAD_IPC) {
             source.kind = FAD_REGION_IPC;
@@ -195,7 +196,7 @@ static enum fa_status check_units(const struct fa_problem *problem, const struct
 enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
                            struct fad_account *account, const struct fad_request *request,
                            uint32_t device, const struct fa_choice *choice, uint64_t payload_size,
-                           int fd, uint64_t memfd_size, struct fa_error *error)
+                           const struct fad_memfd *memfd, struct fa_error *error)
 {
     struct fad_job *job;
 
@@ -210,7 +211,7 @@ enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
     job->device = device;
     job->choice = *choice;
     job->payload_size = payload_size;
-    if (charge(job, memfd_size, error) != FA_OK) {
+    if (charge(job, memfd->size, error) != FA_OK) {
         free(job);
         return error->status;
     }
@@ -220,7 +221,7 @@ enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
         return fa_error_set(error, FA_RESOURCE_EXHAUSTED, "",
                             "the system gives no memory for payload and output");
     }
-    plan_regions(job, fd, memfd_size);
+    plan_regions(job, memfd);
     for (int t = 0; t < FAD_TENSORS; t++)
         if (request->at[t].place == FAD_REGION)
             fad_region_use(request->at[t].region);

@@ -3,6 +3,7 @@
 #include "daemon/connection/connection.h"
 
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 struct discard {
@@ -13,7 +14,12 @@ struct discard {
 
 static void on_work(uv_work_t *work)
 {
-    close(((struct discard *)work->data)->fd);
+    static const struct linger no_linger;
+    const int fd = ((struct discard *)work->data)->fd;
+
+    /* A socket that lingers does so for as long as its sender said. Others have no such thing. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &no_linger, sizeof no_linger);
+    close(fd);
 }
 
 static void on_done(uv_work_t *work, int status)

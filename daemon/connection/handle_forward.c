@@ -103,20 +103,21 @@ void fad_note_refused_forward(struct fad_connection *connection, enum fa_status 
 
 /* --- The beginning --------------------------------------------------------------------------- */
 
-/* *size is the memfd's; -1 without a descriptor, 0 for one that no tensor lies in. */
-static enum fa_status check_memfd(struct fad_message *message, const struct fad_request *request,
-                                  int64_t *size, struct fa_error *error)
+/* *memfd has size 0 where no tensor lies in it. */
+static enum fa_status check_memfd(const struct fad_message *message,
+                                  const struct fad_request *request, struct fad_memfd *memfd,
+                                  struct fa_error *error)
 {
     char field[sizeof error->field];
     int tensor = 0;
 
-    *size = message->fd < 0 ? -1 : 0;
+    *memfd = (struct fad_memfd){.fd = message->fd};
     while (tensor < FAD_TENSORS && request->at[tensor].place != FAD_MEMFD)
         tensor++;
     if (message->fd < 0 || tensor == FAD_TENSORS)
         return FA_OK;
     snprintf(field, sizeof field, "%s.memfd", fad_tensor_name((enum fad_tensor)tensor));
-    return fad_memfd_check(message->fd, fad_request_writes_memfd(request), field, size, error);
+    return fad_memfd_check(message->fd, fad_request_writes_memfd(request), field, memfd, error);
 }
 
 static enum fa_status find_regions(const struct fad_connection *connection,
@@ -145,7 +146,7 @@ static enum fa_status admit(struct fad_connection *connection, struct fad_messag
 {
     const struct fad_service *service = connection->service;
     struct fad_job *job;
-    int64_t memfd_size;
+    struct fad_memfd memfd;
     uint32_t device;
     enum fa_status status;
 
@@ -153,12 +154,11 @@ static enum fa_status admit(struct fad_connection *connection, struct fad_messag
                                      fad_message_allocator(), request, error)) != FA_OK ||
         (status = find_regions(connection, request, error)) != FA_OK ||
         (status = fad_job_place(service->engine, request, &device, choice, error)) != FA_OK ||
-        (status = check_memfd(message, request, &memfd_size, error)) != FA_OK ||
-        (status = fad_request_check(request, message->frame.payload_length, memfd_size, error)) !=
-            FA_OK ||
+        (status = check_memfd(message, request, &memfd, error)) != FA_OK ||
+        (status = fad_request_check(request, message->frame.payload_length,
+                                    memfd.fd < 0 ? -1 : (int64_t)memfd.size, error)) != FA_OK ||
         (status = fad_job_new(&job, service->engine, &connection->account, request, device, choice,
-                              message->frame.payload_length, message->fd,
-                              memfd_size < 0 ? 0 : (uint64_t)memfd_size, error)) != FA_OK)
+                              message->frame.payload_length, &memfd, error)) != FA_OK)
         return status;
     message->fd = -1;
     job->done = on_job_done;

@@ -25,7 +25,7 @@ enum fa_status fad_handle_register_region(struct fad_connection *connection,
     const Fad__RegisterRegion *in = fad__register_region__unpack(
         fad_message_allocator(), message->frame.message_length, message->bytes);
     struct fad_region_source source = {.kind = FAD_REGION_MEMFD};
-    int64_t size;
+    struct fad_memfd memfd;
 
     if (!in)
         return not_a(error, "RegisterRegion");
@@ -35,10 +35,11 @@ enum fa_status fad_handle_register_region(struct fad_connection *connection,
         return fa_error_set(error, FA_INVALID_ARGUMENT, "header.nfds",
                             "the memory's descriptor must travel with the frame");
     source.writable = in->has_writable && in->writable;
-    if (fad_memfd_check(message->fd, source.writable, "header.nfds", &size, error) != FA_OK)
+    if (fad_memfd_check(message->fd, source.writable, "header.nfds", &memfd, error) != FA_OK)
         return error->status;
-    source.fd = message->fd;
-    source.size = (uint64_t)size;
+    source.fd = memfd.fd;
+    source.size = memfd.size;
+    source.fixed = memfd.fixed;
     message->fd = -1;
     return fad_region_open(connection, message->frame.type, message->frame.id, &source,
                            "header.nfds", error);

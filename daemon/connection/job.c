@@ -243,11 +243,12 @@ void fad_job_start(struct fad_job *job, struct fad_flow *flow)
 
         region->op.done = on_opened;
         status = backend->ops->region_open(backend, &region->region, &region->op);
-        region->region.source.fd = -1; /* the backend has taken it */
-        if (status == 0)
+        if (status == 0) {
+            region->region.source.fd = -1; /* the backend has taken it */
             job->calls++;
-        else
+        } else {
             open_failed(region, status, NULL);
+        }
     }
     fad_engine_taken(job->engine);
     if (--job->calls == 0)

@@ -10,6 +10,7 @@
 #define FAD_JOB_H
 
 #include "daemon/connection/engine.h"
+#include "daemon/connection/memfd.h"
 #include "daemon/connection/pending.h"
 #include "daemon/connection/request.h"
 #include "daemon/util/account.h"
@@ -64,14 +65,14 @@ struct fad_job {
 enum fa_status fad_job_place(struct fad_engine *engine, const struct fad_request *request,
                              uint32_t *device, struct fa_choice *choice, struct fa_error *error);
 
-/* Admits a checked and placed request: charges the account, allocates payload and output. fd is
- * the frame's memfd or -1; the job takes it on success only. On any status but FA_OK *error tells
+/* Admits a checked and placed request: charges the account, allocates payload and output. The job takes
+ * the memfd's descriptor on success only. On any status but FA_OK *error tells
  * why and nothing is held. The caller then sets pending and done, has the payload filled, and calls
  * fad_job_start or fad_job_abandon. */
 enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
                            struct fad_account *account, const struct fad_request *request,
                            uint32_t device, const struct fa_choice *choice, uint64_t payload_size,
-                           int fd, uint64_t memfd_size, struct fa_error *error);
+                           const struct fad_memfd *memfd, struct fa_error *error);
 
 /* The payload is there: runs the job, in its connection's turns. done() may be called from
  * inside. */

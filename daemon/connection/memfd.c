@@ -9,7 +9,7 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-enum fa_status fad_memfd_check(int fd, bool written, const char *field, int64_t *size,
+enum fa_status fad_memfd_check(int fd, bool written, const char *field, struct fad_memfd *out,
                                struct fa_error *error)
 {
     struct statfs filesystem;
@@ -35,6 +35,8 @@ enum fa_status fad_memfd_check(int fd, bool written, const char *field, int64_t 
                             "descriptor is not open for writing");
     if (fstat(fd, &file) != 0 || file.st_size <= 0)
         return fa_error_set(error, FA_INVALID_ARGUMENT, field, "it has no bytes (use ftruncate)");
-    *size = file.st_size;
+    out->fd = fd;
+    out->size = (uint64_t)file.st_size;
+    out->fixed = seals & F_SEAL_GROW; /* and was before its size was asked */
     return FA_OK;
 }

@@ -19,16 +19,20 @@ static bool collect_fds(struct msghdr *message, int *fds, int *count)
     return !(message->msg_flags & MSG_CTRUNC);
 }
 
+/* As many as the system takes in one message (SCM_MAX_FD). What has no room here the kernel would
+ * close, on this thread, whatever it takes. */
+#define FDS_AT_ONCE 253
+
 ssize_t fad_connection_receive(struct fad_connection *connection, bool *all)
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(FAD_READER_FDS_MAX * sizeof(int))];
+        char bytes[CMSG_SPACE(FDS_AT_ONCE * sizeof(int))];
     } control;
     struct iovec iov[2];
     struct msghdr message = {
         .msg_iov = iov, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-    int count = fad_reader_space(&connection->reader, iov), fds[FAD_READER_FDS_MAX], fd_count;
+    int count = fad_reader_space(&connection->reader, iov), fds[FDS_AT_ONCE], fd_count;
     struct fa_error error;
     ssize_t size;
     size_t space = 0;
@@ -50,9 +54,7 @@ ssize_t fad_connection_receive(struct fad_connection *connection, bool *all)
         fad_connection_expel(connection, 0, &error);
     } else if (!whole) {
         fa_error_set(&error, FA_PROTOCOL_ERROR, "header.nfds",
-                     "more descriptors came at once than the %d that may wait, or the daemon has "
-                     "none left",
-                     FAD_READER_FDS_MAX);
+                     "the daemon has no descriptors left to receive one");
         fad_connection_expel(connection, 0, &error);
     }
     return size;

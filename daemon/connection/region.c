@@ -200,6 +200,7 @@ enum fa_status fad_region_open(struct fad_connection *connection, uint16_t type,
     status = engine->backend->ops->region_open(engine->backend, &region->region, &region->op);
     if (status != 0) {
         refuse_opening(region, status, NULL, error);
+        drop_source(connection, source);
         destroy(region);
         return error->status;
     }

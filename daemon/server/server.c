@@ -264,7 +264,13 @@ int fad_server_run(struct fad_server *server)
 
 void fad_server_deinit(struct fad_server *server)
 {
-    int r = uv_loop_close(&server->loop);
+    int r;
+
+    if (server->stuck) { /* threads still hold what is there */
+        fad_listener_close(&server->listener);
+        return;
+    }
+    r = uv_loop_close(&server->loop);
     assert(r == 0);
     (void)r;
     fad_users_deinit(&server->users);

@@ -30,7 +30,8 @@ struct fad_server {
     uv_timer_t stop_timer; /* when the phase is over, if it is not before */
     uint64_t drain_ms;
     enum fad_phase phase;
-    int fatal; /* a negative errno: why it cannot go on */
+    bool stuck; /* it left although something is still under way: only exit may follow */
+    int fatal;  /* a negative errno: why it cannot go on */
 };
 
 /* Everything up to listening. On any status but 0 *error says why and nothing is held: > 0 the
@@ -42,7 +43,7 @@ int fad_server_init(struct fad_server *server, const struct fad_options *options
  * errno that ended it. */
 int fad_server_run(struct fad_server *server);
 
-/* After run has returned. Asserts that nothing is left. */
+/* After run has returned. Asserts that nothing is left, unless it got stuck. */
 void fad_server_deinit(struct fad_server *server);
 
 /* --- For stop.c ------------------------------------------------------------------------------ */

@@ -9,6 +9,9 @@
 /* For the last answers of all, once everything is abandoned. */
 #define FLUSH_MS 1000
 
+/* For the rest: descriptors whose close a client can draw out. */
+#define LEAVE_MS 3000
+
 void fad_stop_if_done(struct fad_server *server)
 {
     uv_handle_t *const handles[] = {
@@ -30,11 +33,21 @@ void fad_stop_if_done(struct fad_server *server)
     fad_log(FAD_LOG_INFO, "stopped");
 }
 
+static void on_leave(uv_timer_t *timer)
+{
+    struct fad_server *server = timer->data;
+
+    fad_log(FAD_LOG_ERROR, "a descriptor that a client sent does not close: leaving it");
+    server->stuck = true;
+    uv_stop(&server->loop);
+}
+
 static void on_flush_over(uv_timer_t *timer)
 {
     struct fad_server *server = timer->data;
     struct fad_connection *connection;
 
+    uv_timer_start(timer, on_leave, LEAVE_MS, 0);
     while ((connection = TAILQ_FIRST(&server->connections)))
         fad_connection_close(connection, "the daemon is stopping");
 }

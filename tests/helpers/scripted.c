@@ -143,11 +143,8 @@ void scripted_finish(unsigned index)
 static int take(struct scripted_held held)
 {
     scripted.calls[held.call]++;
-    if (scripted.refuse[held.call]) {
-        if (held.call == SCRIPTED_OPEN && held.region->source.kind == FAD_REGION_MEMFD)
-            close(held.region->source.fd);
+    if (scripted.refuse[held.call])
         return scripted.refuse[held.call];
-    }
     if (scripted.hold[held.call] || scripted.polled) {
         assert(scripted.held_count < 64);
         scripted.held[scripted.held_count++] = held;
