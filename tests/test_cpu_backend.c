@@ -136,6 +136,27 @@ START_TEST(nor_does_what_is_spread_over_memory)
 }
 END_TEST
 
+static enum fa_status take_long(const struct fa_launch *launch)
+{
+    const uint64_t end = uv_hrtime() + 200 * 1000000u;
+
+    while (uv_hrtime() < end)
+        ;
+    return note_thread(launch);
+}
+
+/* Whatever the estimate says: what they took is held against the next. */
+START_TEST(nor_do_many_that_take_longer_than_estimated)
+{
+    const struct fa_problem problem = small();
+
+    kernel.launch = take_long;
+    ck_assert(runs_on_the_loop(&problem));
+    kernel.launch = note_thread;
+    ck_assert(!runs_on_the_loop(&problem));
+}
+END_TEST
+
 START_TEST(nor_does_what_keeps_an_order)
 {
     const struct fa_problem problem = small();
@@ -180,6 +201,7 @@ Suite *test_suite(void)
     tcase_add_test(tests, long_ones_do_not);
     tcase_add_test(tests, nor_do_many_units);
     tcase_add_test(tests, nor_does_what_is_spread_over_memory);
+    tcase_add_test(tests, nor_do_many_that_take_longer_than_estimated);
     tcase_add_test(tests, nor_does_what_keeps_an_order);
     tcase_add_test(tests, copies_of_any_size_are_whole);
     suite_add_tcase(suite, tests);

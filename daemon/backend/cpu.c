@@ -34,11 +34,20 @@
 #define RANGE_AT_ONCE_S 10e-6
 #define SPAN_AT_ONCE    ((uint64_t)128 << 10)
 
+/* And they may take a third of the loop's time, over about a millisecond, lest estimates that are
+ * wrong hold it up. */
+#define AT_ONCE_PART      3u
+#define AT_ONCE_WINDOW_NS 1000000u
+
+/* Staging memory from this size on is freed by a worker: it takes milliseconds. */
+#define FREE_AT_ONCE ((size_t)1 << 20)
+
 struct cpu_backend {
     struct fad_backend base;
     struct fad_device device;
     uint32_t streams;
     struct fad_scratch scratch; /* of ranges that run on the loop thread */
+    uint64_t at_once_paid_ns;   /* until when they have used up their part of the loop's time */
     uint32_t worker_count;
     struct fad_worker workers[]; /* one a stream, then one for copies and one for closing regions */
 };
@@ -121,10 +130,15 @@ static int cpu_launch_range(struct fad_backend *backend, struct fad_range_op *ra
 
     assert(range->device == 0 && range->stream < cpu->streams);
     fad_op_prepare(&range->op, run_range, range);
-    if (!range->kernel->in_order && is_short(range))
-        fad_op_perform(&range->op, &cpu->scratch, backend->completions);
-    else
+    if (range->kernel->in_order || !is_short(range) ||
+        cpu->at_once_paid_ns > uv_hrtime() + AT_ONCE_WINDOW_NS) {
         fad_worker_give(&cpu->workers[range->stream], &range->op);
+        return 0;
+    }
+    fad_op_perform(&range->op, &cpu->scratch, backend->completions);
+    if (cpu->at_once_paid_ns < range->op.started_ns)
+        cpu->at_once_paid_ns = range->op.started_ns;
+    cpu->at_once_paid_ns += AT_ONCE_PART * (range->op.finished_ns - range->op.started_ns);
     return 0;
 }
 
@@ -223,11 +237,24 @@ static void *cpu_host_alloc(struct fad_backend *backend, size_t size)
     return memory;
 }
 
+static bool run_free(struct fad_op *op, void *scratch)
+{
+    (void)scratch;
+    free(op); /* the memory itself */
+    return false;
+}
+
 static void cpu_host_free(struct fad_backend *backend, void *memory, size_t size)
 {
-    (void)backend;
-    (void)size;
-    free(memory);
+    struct fad_op *op = memory;
+
+    if (size < FREE_AT_ONCE) {
+        free(memory);
+        return;
+    }
+    *op = (struct fad_op){.done = NULL};
+    fad_op_prepare(op, run_free, NULL);
+    fad_worker_give(closer(backend), op);
 }
 
 /* --- Begin and end --------------------------------------------------------------------------- */

@@ -16,6 +16,10 @@ void fad_op_prepare(struct fad_op *op, bool (*work)(struct fad_op *op, void *scr
 bool fad_op_perform(struct fad_op *op, struct fad_scratch *scratch,
                     struct fad_completions *completions)
 {
+    if (!op->done) {
+        op->work(op, scratch);
+        return false;
+    }
     op->started_ns = uv_hrtime();
     if (op->work(op, scratch))
         return true;

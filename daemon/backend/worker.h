@@ -26,7 +26,8 @@ void fad_op_prepare(struct fad_op *op, bool (*work)(struct fad_op *op, void *scr
                     void *subject);
 
 /* Does a prepared call, or the next piece of it, on this thread. True when there is more to do,
- * else it is on the completion list. */
+ * else it is on the completion list; one that nobody waits for (done NULL) is not, and is gone with
+ * its work. */
 bool fad_op_perform(struct fad_op *op, struct fad_scratch *scratch,
                     struct fad_completions *completions);
 
