@@ -188,7 +188,7 @@ START_TEST(a_release_waits_for_the_requests_in_flight)
 }
 END_TEST
 
-START_TEST(two_copies_of_a_connection_are_made_at_a_time)
+START_TEST(two_copies_of_a_uid_are_made_at_a_time)
 {
     uint64_t region;
 
@@ -196,17 +196,20 @@ START_TEST(two_copies_of_a_connection_are_made_at_a_time)
     loopback_hello(1);
     region = alloc(0, 1);
     scripted.hold[SCRIPTED_COPY] = true;
-    for (uint64_t id = 2; id < 6; id++)
+    for (uint64_t id = 2; id < 7; id++)
         send_read(0, id, region);
-    send_write(0, 6, region);
+    send_write(0, 7, region);
+    send_read(1, 2, alloc(1, 1));
     loopback_turn();
     ck_assert_uint_eq(scripted.held_count, 2);
-    send_read(1, 2, alloc(1, 1)); /* another's is not held up by them */
-    loopback_turn();
-    ck_assert_uint_eq(scripted.held_count, 3);
-    scripted_finish(2);
+    scripted_finish(0);
+    loopback_expect(0, 2, FA_OK, NULL);
+    scripted_finish(0);
+    loopback_expect(0, 3, FA_OK, NULL);
+    ck_assert_uint_eq(scripted.held_count, 2);
+    scripted_finish(1); /* of two connections one after the other */
     loopback_expect(1, 2, FA_OK, NULL);
-    for (uint64_t id = 2; id < 7; id++) {
+    for (uint64_t id = 4; id < 8; id++) {
         ck_assert_uint_le(scripted.held_count, 2);
         scripted_finish(0);
         loopback_expect(0, id, FA_OK, NULL);
@@ -273,7 +276,7 @@ Suite *test_suite(void)
     tcase_add_test(tests, a_region_fixes_the_device);
     tcase_add_test(tests, whatever_fixes_no_device_goes_to_the_least_loaded);
     tcase_add_test(tests, a_release_waits_for_the_requests_in_flight);
-    tcase_add_test(tests, two_copies_of_a_connection_are_made_at_a_time);
+    tcase_add_test(tests, two_copies_of_a_uid_are_made_at_a_time);
     tcase_add_test(tests, copies_that_wait_go_with_their_client);
     tcase_add_test(tests, a_failed_copy_is_that_requests_affair);
     suite_add_tcase(suite, tests);

@@ -75,7 +75,7 @@ struct fad_connection {
     struct fad_regions regions;                        /* those that have a name */
     uint64_t last_region;                              /* the id given last */
     TAILQ_HEAD(fad_transfers, fad_transfer) transfers; /* that wait for their copy */
-    uint32_t copies;                                   /* of transfers, under way */
+    TAILQ_ENTRY(fad_connection) copying;               /* its user's list, while there are some */
     uint32_t busy;        /* what it waits for before it is freed: pendings, regions, discards */
     uint32_t discards;    /* descriptors that wait to be closed */
     uint64_t header_ns;   /* when the current frame's message was complete */

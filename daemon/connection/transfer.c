@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 
-/* Copies of a connection's that the backend has at once; more would only crowd out others'. */
+/* Copies of a uid's that the backend has at once; more would only crowd out others'. Its connections
+ * take turns. */
 #define COPIES_MAX 2u
 
 struct fad_transfer {
@@ -74,15 +75,15 @@ static void end(struct fad_transfer *transfer, int status, const char *text)
     fad_pending_done(connection);
 }
 
-static void start_waiting(struct fad_connection *connection);
+static void start_waiting(struct fad_user *user);
 
 static void on_copied(struct fad_op *op)
 {
     struct fad_transfer *transfer = fad_container_of(op, struct fad_transfer, copy.op);
-    struct fad_connection *connection = transfer->pending.connection;
+    struct fad_user *user = transfer->pending.connection->user;
 
-    connection->copies--;
-    start_waiting(connection); /* while the connection is sure to be there */
+    user->copies--;
+    start_waiting(user); /* while the user is sure to be there */
     end(transfer, op->status, op->text);
 }
 
@@ -99,27 +100,45 @@ static void start(struct fad_transfer *transfer)
         end(transfer, status, NULL);
         return;
     }
-    connection->copies++;
+    connection->user->copies++;
     fad_engine_taken(engine);
 }
 
-static void start_waiting(struct fad_connection *connection)
+static void enqueue(struct fad_transfer *transfer)
 {
-    struct fad_transfer *transfer;
+    struct fad_connection *connection = transfer->pending.connection;
 
-    while (connection->copies < COPIES_MAX && (transfer = TAILQ_FIRST(&connection->transfers))) {
-        TAILQ_REMOVE(&connection->transfers, transfer, link);
+    if (TAILQ_EMPTY(&connection->transfers))
+        TAILQ_INSERT_TAIL(&connection->user->copying, connection, copying);
+    transfer->state = WAITING;
+    TAILQ_INSERT_TAIL(&connection->transfers, transfer, link);
+}
+
+static void dequeue(struct fad_transfer *transfer)
+{
+    struct fad_connection *connection = transfer->pending.connection;
+
+    TAILQ_REMOVE(&connection->transfers, transfer, link);
+    TAILQ_REMOVE(&connection->user->copying, connection, copying);
+    if (!TAILQ_EMPTY(&connection->transfers)) /* behind the others */
+        TAILQ_INSERT_TAIL(&connection->user->copying, connection, copying);
+}
+
+static void start_waiting(struct fad_user *user)
+{
+    struct fad_connection *connection;
+
+    while (user->copies < COPIES_MAX && (connection = TAILQ_FIRST(&user->copying))) {
+        struct fad_transfer *transfer = TAILQ_FIRST(&connection->transfers);
+        dequeue(transfer);
         start(transfer);
     }
 }
 
 static void on_received(struct fad_pending *pending)
 {
-    struct fad_transfer *transfer = fad_container_of(pending, struct fad_transfer, pending);
-
-    transfer->state = WAITING;
-    TAILQ_INSERT_TAIL(&pending->connection->transfers, transfer, link);
-    start_waiting(pending->connection);
+    enqueue(fad_container_of(pending, struct fad_transfer, pending));
+    start_waiting(pending->connection->user);
 }
 
 static void on_abandon(struct fad_pending *pending, enum fa_status status)
@@ -130,7 +149,7 @@ static void on_abandon(struct fad_pending *pending, enum fa_status status)
     if (transfer->state == COPYING)
         return; /* on_copied() sees it */
     if (transfer->state == WAITING)
-        TAILQ_REMOVE(&pending->connection->transfers, transfer, link);
+        dequeue(transfer);
     end(transfer, FA_OK, NULL);
 }
 

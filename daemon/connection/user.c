@@ -53,6 +53,7 @@ static struct fad_user *make(struct fad_users *users, uid_t uid)
     snprintf(name, sizeof name, "uid %u", (unsigned)uid);
     fad_account_init(&user->account, name, users->parent, false, &users->limit);
     fad_group_init(&user->group);
+    TAILQ_INIT(&user->copying);
     TAILQ_INSERT_HEAD(&users->list, user, link);
     users->idle++;
     return user;

@@ -8,12 +8,16 @@
 
 #include <sys/types.h>
 
+struct fad_connection;
+
 struct fad_user {
     TAILQ_ENTRY(fad_user) link;
     uid_t uid;
     uint32_t connections; /* that hold it; those refused for their number, too */
     struct fad_account account;
     struct fad_group group;
+    TAILQ_HEAD(fad_copying, fad_connection) copying; /* connections with transfers that wait */
+    uint32_t copies;                                 /* of transfers, under way */
     struct fad_tally tally; /* of all connections it ever had, while it is remembered */
 };
 

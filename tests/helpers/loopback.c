@@ -31,11 +31,35 @@ static void on_freed(void *user)
     loopback.freed++;
 }
 
+static void no_work(uv_work_t *work)
+{
+    (void)work;
+}
+
+static void on_no_work(uv_work_t *work, int status)
+{
+    (void)status;
+    work->data = NULL;
+}
+
+/* Until the thread pool, which has one thread, has closed the descriptors that were discarded. */
+static void await_discards(void)
+{
+    uv_work_t last = {.data = &last};
+
+    ck_assert_int_eq(uv_queue_work(&loopback.loop, &last, no_work, on_no_work), 0);
+    while (last.data)
+        uv_run(&loopback.loop, UV_RUN_ONCE);
+}
+
 /* The loop turns until it has had time for every event that is ready. */
 void loopback_turn(void)
 {
-    for (int i = 0; i < 20; i++)
-        uv_run(&loopback.loop, UV_RUN_NOWAIT);
+    for (int again = 0; again < 2; again++) {
+        for (int i = 0; i < 20; i++)
+            uv_run(&loopback.loop, UV_RUN_NOWAIT);
+        await_discards();
+    }
 }
 
 void loopback_setup(void)
@@ -48,6 +72,7 @@ void loopback_setup(void)
                                               [FAD_CONNECTIONS] = LOOPBACK_CLIENTS}};
     struct fa_error error;
 
+    ck_assert_int_eq(setenv("UV_THREADPOOL_SIZE", "1", 1), 0);
     scripted_reset();
     fad_log_set_level(FAD_LOG_ERROR);
     loopback.freed = loopback.fatal = 0;
