@@ -47,7 +47,7 @@ static void on_handle_closed(uv_handle_t *handle)
     struct fad_connection *connection =
         fad_container_of((uv_poll_t *)handle, struct fad_connection, poll);
     connection->handle_open = false;
-    fad_discard_fd(connection, connection->fd); /* with what it holds of descriptors unread */
+    fad_discard_socket(connection);
     fad_connection_free_if_done(connection);
 }
 

@@ -3,6 +3,7 @@
 #include "daemon/connection/connection.h"
 
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -51,4 +52,16 @@ void fad_discard_fd(struct fad_connection *connection, int fd)
         free(discard);
     }
     close(fd);
+}
+
+void fad_discard_socket(struct fad_connection *connection)
+{
+    int unread = 0;
+
+    /* Descriptors that came and were not read are closed with it. From now on none can come. */
+    (void)shutdown(connection->fd, SHUT_RDWR);
+    if (ioctl(connection->fd, FIONREAD, &unread) == 0 && unread == 0)
+        close(connection->fd);
+    else
+        fad_discard_fd(connection, connection->fd);
 }

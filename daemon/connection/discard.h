@@ -12,4 +12,7 @@ struct fad_connection;
  * connection is not freed before. */
 void fad_discard_fd(struct fad_connection *connection, int fd);
 
+/* Closes the connection's own socket: where nothing is unread in it, at once. */
+void fad_discard_socket(struct fad_connection *connection);
+
 #endif
