@@ -27,8 +27,8 @@ static int holding(int descriptor)
     return pair[0];
 }
 
-/* A loopback connection that is full of bytes which nobody reads, and that waits for them to be read
- * when it is closed. The peer's end is returned. */
+/* A loopback connection that is full of bytes which nobody reads, and that waits for them to be
+ * read when it is closed. The peer's end is returned. */
 static int lingering(int listener, int *peer)
 {
     static const struct linger linger = {.l_onoff = 1, .l_linger = 4 * WIRE_SECONDS};

@@ -65,9 +65,9 @@ struct fad_job {
 enum fa_status fad_job_place(struct fad_engine *engine, const struct fad_request *request,
                              uint32_t *device, struct fa_choice *choice, struct fa_error *error);
 
-/* Admits a checked and placed request: charges the account, allocates payload and output. The job takes
- * the memfd's descriptor on success only. On any status but FA_OK *error tells
- * why and nothing is held. The caller then sets pending and done, has the payload filled, and calls
+/* Admits a checked and placed request: charges the account, allocates payload and output. The job
+ * takes the memfd's descriptor on success only. On any status but FA_OK *error tells why and
+ * nothing is held. The caller then sets pending and done, has the payload filled, and calls
  * fad_job_start or fad_job_abandon. */
 enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
                            struct fad_account *account, const struct fad_request *request,

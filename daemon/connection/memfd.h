@@ -17,7 +17,9 @@ struct fad_memfd {
 
 /* It must be a memfd on tmpfs (a hugetlb page can be missing even inside the size) that can no
  * longer shrink, so that no access inside size bytes ever raises SIGBUS; and, if written, one that
- * no seal keeps from being mapped for that. Fills *out. FA_INVALID_ARGUMENT names the field. The descriptor stays the caller's. Asks nothing of the file that a client's own file system would answer. */
+ * no seal keeps from being mapped for that. Fills *out. FA_INVALID_ARGUMENT names the field. The
+ * descriptor stays the caller's. Asks nothing of the file that a client's own file system would
+ * answer. */
 enum fa_status fad_memfd_check(int fd, bool written, const char *field, struct fad_memfd *out,
                                struct fa_error *error);
 

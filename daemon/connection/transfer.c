@@ -2,10 +2,11 @@
 
 #include "daemon/connection/connection.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
-/* Copies of a uid's that the backend has at once; more would only crowd out others'. Its connections
- * take turns. */
+/* Copies of a uid's that the backend has at once; more would only crowd out others'. Its
+ * connections take turns. */
 #define COPIES_MAX 2u
 
 struct fad_transfer {
@@ -124,15 +125,25 @@ static void dequeue(struct fad_transfer *transfer)
         TAILQ_INSERT_TAIL(&connection->user->copying, connection, copying);
 }
 
+/* NULL: none waits. */
+static struct fad_transfer *take_waiting(struct fad_user *user)
+{
+    struct fad_connection *connection = TAILQ_FIRST(&user->copying);
+    struct fad_transfer *transfer = connection ? TAILQ_FIRST(&connection->transfers) : NULL;
+
+    if (transfer) {
+        dequeue(transfer);
+        assert(TAILQ_FIRST(&connection->transfers) != transfer);
+    }
+    return transfer;
+}
+
 static void start_waiting(struct fad_user *user)
 {
-    struct fad_connection *connection;
+    struct fad_transfer *transfer;
 
-    while (user->copies < COPIES_MAX && (connection = TAILQ_FIRST(&user->copying))) {
-        struct fad_transfer *transfer = TAILQ_FIRST(&connection->transfers);
-        dequeue(transfer);
+    while (user->copies < COPIES_MAX && (transfer = take_waiting(user)))
         start(transfer);
-    }
 }
 
 static void on_received(struct fad_pending *pending)
