@@ -270,7 +270,7 @@ struct fa_usage {
 #define FA_STATUS_COUNTS 64
 
 struct fa_counters {
-    uint64_t requests; /* forwards answered */
+    uint64_t requests; /* forwards that ended */
     uint64_t errors;   /* of them, not FA_OK: the sum of */
     uint64_t by_status[FA_STATUS_COUNTS];
     uint64_t received_bytes, sent_bytes; /* inline tensors */
