@@ -170,6 +170,19 @@ enum fa_status fa_choose(const char *version, const struct fa_target *target,
  * fa_choose. */
 const struct fa_kernel *const *fa_cpu_kernels(size_t *count);
 
+/* --- kernels/cuda, in builds with the CUDA toolkit ------------------------------------------ */
+
+/* Every CUDA kernel for a compute capability (fa_target.arch), slowest version first; none below
+ * 80. *count entries. Static. For tests and benchmarks; others go through fa_choose. */
+const struct fa_kernel *const *fa_cuda_kernels(int arch, size_t *count);
+
+/* Readies the calling thread's current device for launches: loads every kernel, which would else
+ * happen at its first launch and wait for whatever runs, and raises its limit of shared memory. The
+ * device's compute capability goes to *arch. FA_UNIMPLEMENTED below 80. */
+enum fa_status fa_cuda_prepare(int *arch, struct fa_error *error);
+
+/* --- Oracle --------------------------------------------------------------------------------- */
+
 /* The oracle: the same problem in double precision, from float tensors, on the calling thread.
  * rows counts query rows over (batch, head, row) in that order; o is packed [rows.count, D], lse
  * packed [rows.count] or NULL. False when memory runs out. Supports what fa_problem_check
