@@ -5,8 +5,14 @@
 
 #include "kernels/fa_attention.h"
 
+#ifdef __CUDACC__
+#define MASK_INLINE static inline __host__ __device__
+#else
+#define MASK_INLINE static inline
+#endif
+
 /* How many keys query row `row` sees: the keys [0, result). */
-static inline uint32_t mask_visible_keys(const struct fa_problem *problem, uint32_t row)
+MASK_INLINE uint32_t mask_visible_keys(const struct fa_problem *problem, uint32_t row)
 {
     int64_t visible = (int64_t)row + 1;
 

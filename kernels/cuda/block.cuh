@@ -1,0 +1,198 @@
+/* block.cuh: a block of 256 threads that works on T rows by T keys with everything in shared
+ * memory: the tiles of q, k, v, the scores, and the rows' states. v1 and v2 are this step in two
+ * orders of the loops. */
+#ifndef FA_KERNELS_CUDA_BLOCK_CUH
+#define FA_KERNELS_CUDA_BLOCK_CUH
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/product.cuh"
+#include "kernels/cuda/softmax.cuh"
+
+#define BLOCK_THREADS 256
+#define BLOCK_WARPS   (BLOCK_THREADS / 32)
+
+/* A thread takes R by R scores, 16 apart: the block's threads are 16 rows by 16 columns. Of o it
+ * takes R rows by 4 columns, 64 apart. */
+#define BLOCK_SIDE 16
+
+template <int T> struct block {
+    float *q, *k, *v, *o; /* [T][stride], zeroes from head_dim to width */
+    float *weights;       /* [T][weight_stride(T)]; scores first */
+    float *top, *sum;     /* [T] */
+    float *alpha;         /* [T] what o is multiplied by in this step */
+    int width;            /* head_dim rounded up to a multiple of 4 */
+    int stride;
+};
+
+/* The largest T for the head dimension whose tiles fit 99 KB, what a block gets everywhere. */
+static inline int block_side(uint32_t head_dim)
+{
+    return head_dim <= 64 ? 64 : head_dim <= 128 ? 32 : 16;
+}
+
+__host__ __device__ constexpr int block_width(uint32_t head_dim)
+{
+    return (int)(head_dim + 3) / 4 * 4;
+}
+
+/* Bytes of shared memory. */
+__host__ __device__ constexpr size_t block_shared(int side, uint32_t head_dim)
+{
+    return (size_t)side *
+           (4 * tile_stride(block_width(head_dim)) + weight_stride(side) + 3) * sizeof(float);
+}
+
+template <int T> __device__ __forceinline__ struct block<T> block_at(float *shared, int head_dim)
+{
+    struct block<T> block;
+
+    block.width = block_width(head_dim);
+    block.stride = tile_stride(block.width);
+    block.q = shared;
+    block.k = block.q + T * block.stride;
+    block.v = block.k + T * block.stride;
+    block.o = block.v + T * block.stride;
+    block.weights = block.o + T * block.stride;
+    block.top = block.weights + T * weight_stride(T);
+    block.sum = block.top + T;
+    block.alpha = block.sum + T;
+    return block;
+}
+
+__device__ __forceinline__ int block_row()
+{
+    return (int)threadIdx.x / 64 * 4 + lane_row((int)threadIdx.x % 32);
+}
+
+__device__ __forceinline__ int block_column()
+{
+    return (int)threadIdx.x / 32 % 2 * 8 + lane_column((int)threadIdx.x % 32);
+}
+
+template <int T>
+__device__ __forceinline__ void copy_q(const struct args &args, const struct tile &tile,
+                                       const struct block<T> &block)
+{
+    copy_tile(block.q, block.stride, T, block.width, tile.q, args.problem.q.row, (int)tile.rows,
+              (int)args.problem.head_dim, args.sign);
+}
+
+/* The keys from `first` on, of which there is one at least. */
+template <int T>
+__device__ __forceinline__ void copy_kv(const struct args &args, const struct tile &tile,
+                                        uint32_t first, const struct block<T> &block)
+{
+    const struct fa_problem &problem = args.problem;
+    const int keys = (int)min((uint32_t)T, problem.kv_len - first), width = (int)problem.head_dim;
+
+    copy_tile(block.k, block.stride, T, block.width, tile.k + first * problem.k.row,
+              problem.k.row, keys, width);
+    copy_tile(block.v, block.stride, T, block.width, tile.v + first * problem.v.row,
+              problem.v.row, keys, width);
+}
+
+/* No keys yet. */
+template <int T> __device__ __forceinline__ void clear_state(const struct block<T> &block)
+{
+    for (int i = (int)threadIdx.x; i < T * block.stride; i += BLOCK_THREADS)
+        block.o[i] = 0;
+    for (int i = (int)threadIdx.x; i < T; i += BLOCK_THREADS)
+        block.top[i] = -INFINITY, block.sum[i] = 0;
+}
+
+/* The scores of the tile, masked ones -inf. visible: keys of the tile that a thread's rows see. */
+template <int T>
+__device__ __forceinline__ void score(const struct block<T> &block,
+                                      const int (&visible)[T / BLOCK_SIDE])
+{
+    constexpr int R = T / BLOCK_SIDE;
+    const int row = block_row(), column = block_column();
+    float scores[R][R] = {};
+
+    add_dots<R, R, BLOCK_SIDE, BLOCK_SIDE>(scores, block.q + row * block.stride, block.stride,
+                                           block.k + column * block.stride, block.stride,
+                                           block.width);
+#pragma unroll
+    for (int i = 0; i < R; i++)
+#pragma unroll
+        for (int j = 0; j < R; j++)
+            block.weights[(row + i * BLOCK_SIDE) * weight_stride(T) + column + j * BLOCK_SIDE] =
+                column + j * BLOCK_SIDE < visible[i] ? scores[i][j] : -INFINITY;
+}
+
+/* Scores to weights; a warp takes whole rows. */
+template <int T>
+__device__ __forceinline__ void weigh_rows(const struct block<T> &block, float scale_log2)
+{
+    constexpr int C = (T + 31) / 32;
+    const int lane = (int)threadIdx.x % 32;
+
+    for (int row = (int)threadIdx.x / 32; row < T; row += BLOCK_WARPS) {
+        float *weights = block.weights + row * weight_stride(T);
+        float scores[1][C], top[1] = {block.top[row]}, sum[1] = {block.sum[row]}, alpha[1];
+#pragma unroll
+        for (int j = 0; j < C; j++)
+            scores[0][j] = lane + 32 * j < T ? weights[lane + 32 * j] : -INFINITY;
+        weigh<1, C, 31>(scores, top, sum, alpha, scale_log2);
+#pragma unroll
+        for (int j = 0; j < C; j++)
+            if (lane + 32 * j < T)
+                weights[lane + 32 * j] = scores[0][j];
+        __syncwarp();
+        if (lane == 0)
+            block.top[row] = top[0], block.sum[row] = sum[0], block.alpha[row] = alpha[0];
+    }
+}
+
+template <int T, bool MASKED>
+__device__ __forceinline__ void sum_values(const struct block<T> &block,
+                                           const int (&visible)[T / BLOCK_SIDE])
+{
+    constexpr int R = T / BLOCK_SIDE;
+    const int row = block_row();
+
+    for (int d = 4 * block_column(); d < block.width; d += 4 * BLOCK_SIDE) {
+        float sums[R][4] = {};
+        add_values<R, 1, BLOCK_SIDE, 0, MASKED>(
+            sums, block.weights + row * weight_stride(T), weight_stride(T), block.v + d,
+            block.stride, T, visible);
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+            float *o = block.o + (row + i * BLOCK_SIDE) * block.stride + d;
+            const float alpha = block.alpha[row + i * BLOCK_SIDE];
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                o[n] = __fmaf_rn(o[n], alpha, sums[i][n]);
+        }
+    }
+}
+
+/* Brings the T keys from `first` on, copied before, into the states of the T rows from first_row
+ * on. The block must have synchronised since the copies; the states are complete, and the tiles
+ * free, once it has after the step. */
+template <int T>
+__device__ __forceinline__ void block_step(const struct args &args, const struct block<T> &block,
+                                           uint32_t first_row, uint32_t first)
+{
+    constexpr int R = T / BLOCK_SIDE;
+    const struct fa_problem &problem = args.problem;
+    const bool masked = mask_visible_keys(&problem, first_row) < first + T;
+    int visible[R];
+
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+        const uint32_t row = first_row + block_row() + i * BLOCK_SIDE;
+        const uint32_t keys = masked ? mask_visible_keys(&problem, row) : first + T;
+        visible[i] = keys < first ? 0 : (int)min(keys - first, (uint32_t)T);
+    }
+    score<T>(block, visible);
+    __syncthreads();
+    weigh_rows<T>(block, args.scale_log2);
+    __syncthreads();
+    if (masked)
+        sum_values<T, true>(block, visible);
+    else
+        sum_values<T, false>(block, visible);
+}
+
+#endif

@@ -1,0 +1,119 @@
+/* product.cuh: the two products of attention, from shared memory into a thread's registers, and
+ * the copies that bring tiles there. Every version multiplies with these; they differ in how many
+ * rows and columns a thread takes, and in who waits for whom. */
+#ifndef FA_KERNELS_CUDA_PRODUCT_CUH
+#define FA_KERNELS_CUDA_PRODUCT_CUH
+
+#include <stdint.h>
+
+/* The lanes of a warp as 4 rows by 8 columns. Shared memory serves 16 bytes a lane to half a warp
+ * at once if lanes that differ in bit 0 (or all that differ in bit 1) want the same bytes: bit 0
+ * is of the column, bit 1 of the row. */
+#define LANE_COLUMN_BITS 0b01101
+
+__device__ __forceinline__ int lane_row(int lane)
+{
+    return (lane >> 1 & 1) | (lane >> 3 & 2);
+}
+
+__device__ __forceinline__ int lane_column(int lane)
+{
+    return (lane & 1) | (lane >> 1 & 6);
+}
+
+/* Floats from one row of a tile to the next: a multiple of 4, and an odd one, so that 8 rows of 16
+ * bytes lie in different banks. width is a multiple of 4. */
+__host__ __device__ constexpr int tile_stride(int width)
+{
+    return (width / 4 | 1) * 4;
+}
+
+/* Floats from one row of weights to the next: 8 more than a multiple of 16, so that 4 rows by 8
+ * keys lie in different banks. keys is a multiple of 16. */
+__host__ __device__ constexpr int weight_stride(int keys)
+{
+    return keys + 8;
+}
+
+__device__ __forceinline__ float4 load4(const float *from)
+{
+    return *(const float4 *)from;
+}
+
+/* sums[i][j] += a's row i * A_STEP times b's row j * B_STEP, over `width` elements (a multiple of
+ * 4), in their order. */
+template <int R, int C, int A_STEP, int B_STEP>
+__device__ __forceinline__ void add_dots(float (&sums)[R][C], const float *a, int a_stride,
+                                         const float *b, int b_stride, int width)
+{
+#pragma unroll 2
+    for (int d = 0; d < width; d += 4) {
+        float4 x[R];
+#pragma unroll
+        for (int i = 0; i < R; i++)
+            x[i] = load4(a + i * A_STEP * a_stride + d);
+#pragma unroll
+        for (int j = 0; j < C; j++) {
+            const float4 y = load4(b + j * B_STEP * b_stride + d);
+#pragma unroll
+            for (int i = 0; i < R; i++) {
+                sums[i][j] = __fmaf_rn(x[i].x, y.x, sums[i][j]);
+                sums[i][j] = __fmaf_rn(x[i].y, y.y, sums[i][j]);
+                sums[i][j] = __fmaf_rn(x[i].z, y.z, sums[i][j]);
+                sums[i][j] = __fmaf_rn(x[i].w, y.w, sums[i][j]);
+            }
+        }
+    }
+}
+
+/* sums[i][4 g ..] += weight (row i * STEP, key) * v[key][COLUMN_STEP * g ..] over the keys (a
+ * multiple of 4), in their order. MASKED: row i takes its first visible[i] keys only; whatever v
+ * holds of the others leaves it alone, NaN too. */
+template <int R, int G, int STEP, int COLUMN_STEP, bool MASKED>
+__device__ __forceinline__ void add_values(float (&sums)[R][4 * G], const float *weights,
+                                           int weights_stride, const float *v, int v_stride,
+                                           int keys, const int (&visible)[R])
+{
+#pragma unroll 2
+    for (int key = 0; key < keys; key += 4) {
+        float w[R][4];
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+            const float4 x = load4(weights + i * STEP * weights_stride + key);
+            w[i][0] = x.x, w[i][1] = x.y, w[i][2] = x.z, w[i][3] = x.w;
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+#pragma unroll
+            for (int g = 0; g < G; g++) {
+                const float4 x = load4(v + (key + n) * v_stride + g * COLUMN_STEP);
+#pragma unroll
+                for (int i = 0; i < R; i++) {
+                    if (MASKED && key + n >= visible[i])
+                        continue;
+                    sums[i][4 * g + 0] = __fmaf_rn(w[i][n], x.x, sums[i][4 * g + 0]);
+                    sums[i][4 * g + 1] = __fmaf_rn(w[i][n], x.y, sums[i][4 * g + 1]);
+                    sums[i][4 * g + 2] = __fmaf_rn(w[i][n], x.z, sums[i][4 * g + 2]);
+                    sums[i][4 * g + 3] = __fmaf_rn(w[i][n], x.w, sums[i][4 * g + 3]);
+                }
+            }
+        }
+    }
+}
+
+/* Copies `rows` rows of `width` elements, times factor, into a tile of tile_rows by padded, the
+ * rest zeroes. A warp takes a row at a time. */
+__device__ __forceinline__ void copy_tile(float *to, int stride, int tile_rows, int padded,
+                                          const float *from, int64_t row_stride, int rows, int width,
+                                          float factor = 1)
+{
+    const int warps = (int)blockDim.x / 32;
+
+#pragma unroll 4
+    for (int row = (int)threadIdx.x / 32; row < tile_rows; row += warps)
+        for (int d = (int)threadIdx.x % 32; d < padded; d += 32)
+            to[row * stride + d] =
+                row < rows && d < width ? factor * from[row * row_stride + d] : 0;
+}
+
+#endif

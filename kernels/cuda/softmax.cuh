@@ -1,0 +1,92 @@
+/* softmax.cuh: the running softmax of a row, in base 2, and what ends it.
+ *
+ * A row's state is (top, sum, o): its largest score so far, before the scale; the sum of the weights
+ * 2^(scale_log2 * (score - top)); and the sum of weight * value, not yet divided by sum. No key yet,
+ * or none with a score above -inf: (-inf, 0, 0). The difference of scores comes before the product:
+ * a huge scale cannot overflow what is about 0. */
+#ifndef FA_KERNELS_CUDA_SOFTMAX_CUH
+#define FA_KERNELS_CUDA_SOFTMAX_CUH
+
+#include <math.h>
+#include <stdint.h>
+
+/* All lanes of a warp. */
+#define WARP 0xffffffffu
+
+/* 2^x, 0 below 2^-126; relative error at most 2^-22. */
+__device__ __forceinline__ float exp2_of(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* The shift of a row's exponents: its top, or 0 where there is none (-inf - -inf would be NaN). */
+__device__ __forceinline__ float shift_of(float top)
+{
+    return top == -INFINITY ? 0 : top;
+}
+
+__device__ __forceinline__ float weight_of(float score, float shift, float scale_log2)
+{
+    return exp2_of(__fmul_rn(__fsub_rn(score, shift), scale_log2));
+}
+
+/* Over the lanes that differ in BITS of their number only. */
+template <int BITS> __device__ __forceinline__ float lanes_max(float x)
+{
+#pragma unroll
+    for (int bit = 1; bit < 32; bit *= 2)
+        if (BITS & bit)
+            x = fmaxf(x, __shfl_xor_sync(WARP, x, bit));
+    return x;
+}
+
+template <int BITS> __device__ __forceinline__ float lanes_sum(float x)
+{
+#pragma unroll
+    for (int bit = 1; bit < 32; bit *= 2)
+        if (BITS & bit)
+            x = __fadd_rn(x, __shfl_xor_sync(WARP, x, bit));
+    return x;
+}
+
+/* Turns a thread's scores of R rows into weights and brings top and sum up to date; masked scores
+ * are -inf. The lanes that differ in BITS have the row's other scores, and the same top and sum.
+ * alpha is what o so far is to be multiplied by. fmaxf passes over NaN, which the weight keeps. */
+template <int R, int C, int BITS>
+__device__ __forceinline__ void weigh(float (&scores)[R][C], float (&top)[R], float (&sum)[R],
+                                      float (&alpha)[R], float scale_log2)
+{
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+        float most = top[i], shift, part = 0;
+#pragma unroll
+        for (int j = 0; j < C; j++)
+            most = fmaxf(most, scores[i][j]);
+        most = lanes_max<BITS>(most);
+        shift = shift_of(most);
+        alpha[i] = weight_of(top[i], shift, scale_log2);
+#pragma unroll
+        for (int j = 0; j < C; j++) {
+            scores[i][j] = weight_of(scores[i][j], shift, scale_log2);
+            part = __fadd_rn(part, scores[i][j]);
+        }
+        sum[i] = __fmaf_rn(sum[i], alpha[i], lanes_sum<BITS>(part));
+        top[i] = most;
+    }
+}
+
+/* An element of the output. */
+__device__ __forceinline__ float output_of(float o, float sum)
+{
+    return sum == 0 ? 0 : __fmul_rn(o, __frcp_rn(sum));
+}
+
+/* In double: the two terms may cancel. */
+__device__ __forceinline__ float lse_of(float top, float sum, double scale)
+{
+    return sum == 0 ? -INFINITY : (float)(fabs(scale) * top + log((double)sum));
+}
+
+#endif

@@ -1,0 +1,236 @@
+/* v0: naive. Three kernels, as attention is written down: the scores S = q k^T go to memory, the
+ * softmax of each of their rows back to where they were (P), and o = P v.
+ *
+ * The products are what a plain matrix multiplication looks like: tiles of 64 by 64 through shared
+ * memory, 4 by 4 sums a thread. What is left: S and P, M * N elements a head, are written twice and
+ * read twice. They take turns in one workspace: a launch goes through its units in groups.
+ *
+ * A unit is 64 rows of a head against all keys. */
+#include "kernels/cuda/block.cuh"
+
+#define SIDE  64 /* rows, keys and columns of a tile; elements of a slab of head_dim */
+#define STEPS (SIDE / BLOCK_SIDE)
+#define ROWS  (SIDE * (tile_stride(SIDE))) /* floats of a tile of rows */
+
+/* Bytes of the workspace, unless one unit needs more: 256 units at 2048 keys. More units are little
+ * faster; fewer leave multiprocessors idle in the second product, which has one block a unit. */
+#define WORKSPACE ((size_t)128 << 20)
+
+/* Units that a group has at least, where so many fit, and at most: 8 blocks each make a grid. */
+#define GROUP_MIN 256u
+#define GROUP_MAX (1u << 24)
+
+static uint32_t key_tiles(const struct fa_problem *problem)
+{
+    return divide_up(problem->kv_len, SIDE);
+}
+
+static struct cut cut_of(const struct fa_problem *problem)
+{
+    return {divide_up(problem->q_len, SIDE), key_tiles(problem), SIDE};
+}
+
+static uint64_t units(const struct fa_problem *problem)
+{
+    return units_of(problem, cut_of(problem).tiles);
+}
+
+/* Floats of S of one unit; whole tiles. */
+__host__ __device__ static inline size_t unit_size(const struct cut &cut)
+{
+    return (size_t)cut.spans * SIDE * SIDE;
+}
+
+static uint64_t group_units(const struct fa_problem *problem)
+{
+    const size_t bytes = unit_size(cut_of(problem)) * sizeof(float);
+    const uint64_t fitting = bytes == 0 ? UINT64_MAX : WORKSPACE / bytes;
+    const uint64_t wanted = units(problem) > GROUP_MIN ? units(problem) : GROUP_MIN;
+    const uint64_t group = fitting < wanted ? fitting : wanted;
+
+    return group < 1 ? 1 : group < GROUP_MAX ? group : GROUP_MAX;
+}
+
+static size_t scratch(const struct fa_problem *problem)
+{
+    return group_units(problem) * unit_size(cut_of(problem)) * sizeof(float);
+}
+
+__device__ __forceinline__ struct tile rows_of(const struct args &args, uint64_t group_unit)
+{
+    const uint64_t unit = args.first_unit + group_unit;
+    return tile_at(args, unit / args.cut.tiles, (uint32_t)(unit % args.cut.tiles) * SIDE, SIDE);
+}
+
+/* S of a unit: [row][key], rows of whole tiles. */
+__device__ __forceinline__ float *scores_of(const struct args &args, uint64_t group_unit)
+{
+    return args.scratch + group_unit * unit_size(args.cut);
+}
+
+/* A block: one tile of S. Masked scores within it are written too, and never read. */
+__global__ void __launch_bounds__(BLOCK_THREADS)
+    v0_scores_kernel(const __grid_constant__ struct args args)
+{
+    __shared__ float4 shared[2 * ROWS / 4];
+    float *q = (float *)shared, *k = q + ROWS;
+    const struct fa_problem &problem = args.problem;
+    const uint64_t unit = blockIdx.x / args.cut.spans;
+    const uint32_t first = (uint32_t)(blockIdx.x % args.cut.spans) * SIDE;
+    const struct tile tile = rows_of(args, unit);
+    const int keys = (int)min((uint32_t)SIDE, problem.kv_len - first);
+    const int row = block_row(), column = block_column(), stride = tile_stride(SIDE);
+    float *scores = scores_of(args, unit), sums[STEPS][STEPS] = {};
+
+    if (first >= tile.keys)
+        return;
+    for (int d = 0; d < (int)problem.head_dim; d += SIDE) {
+        const int width = min(SIDE, (int)problem.head_dim - d), padded = block_width(width);
+        __syncthreads();
+        copy_tile(q, stride, SIDE, padded, tile.q + d, problem.q.row, (int)tile.rows, width,
+                  args.sign);
+        copy_tile(k, stride, SIDE, padded, tile.k + first * problem.k.row + d, problem.k.row, keys,
+                  width);
+        __syncthreads();
+        add_dots<STEPS, STEPS, BLOCK_SIDE, BLOCK_SIDE>(sums, q + row * stride, stride,
+                                                       k + column * stride, stride, padded);
+    }
+#pragma unroll
+    for (int i = 0; i < STEPS; i++)
+#pragma unroll
+        for (int j = 0; j < STEPS; j++)
+            scores[(size_t)(row + i * BLOCK_SIDE) * args.cut.spans * SIDE + first + column +
+                   j * BLOCK_SIDE] = sums[i][j];
+}
+
+/* A warp: one row. Lanes take every 32nd key. */
+__global__ void __launch_bounds__(BLOCK_THREADS)
+    v0_softmax_kernel(const __grid_constant__ struct args args)
+{
+    const uint64_t index = (uint64_t)blockIdx.x * BLOCK_WARPS + threadIdx.x / 32;
+    const struct tile tile = rows_of(args, index / SIDE);
+    const uint32_t row = index % SIDE, lane = threadIdx.x % 32;
+    const uint32_t keys = mask_visible_keys(&args.problem, tile.first_row + row);
+    float *scores = scores_of(args, index / SIDE) + (size_t)row * args.cut.spans * SIDE;
+    float top = -INFINITY, sum = 0, shift;
+
+    if (row >= tile.rows)
+        return;
+    for (uint32_t key = lane; key < keys; key += 32)
+        top = fmaxf(top, scores[key]);
+    top = lanes_max<31>(top);
+    shift = shift_of(top);
+    for (uint32_t key = lane; key < keys; key += 32) {
+        const float weight = weight_of(scores[key], shift, args.scale_log2);
+        scores[key] = weight;
+        sum = __fadd_rn(sum, weight);
+    }
+    sum = lanes_sum<31>(sum);
+    for (uint32_t key = lane; key < keys; key += 32)
+        scores[key] = output_of(scores[key], sum);
+    if (lane == 0 && tile.lse)
+        tile.lse[row * args.problem.lse.row] = lse_of(top, sum, args.problem.scale);
+}
+
+/* A block: 64 columns of a unit's o. The part of a tile of keys is summed from zero. */
+__global__ void __launch_bounds__(BLOCK_THREADS)
+    v0_values_kernel(const __grid_constant__ struct args args)
+{
+    __shared__ float4 shared[SIDE * weight_stride(SIDE) / 4 + ROWS / 4];
+    float *weights = (float *)shared, *v = weights + SIDE * weight_stride(SIDE);
+    const struct fa_problem &problem = args.problem;
+    const int slabs = ((int)problem.head_dim + SIDE - 1) / SIDE;
+    const int d = (int)(blockIdx.x % slabs) * SIDE;
+    const int width = min(SIDE, (int)problem.head_dim - d);
+    const struct tile tile = rows_of(args, blockIdx.x / slabs);
+    const float *scores = scores_of(args, blockIdx.x / slabs);
+    const int row = block_row(), column = 4 * block_column(), stride = tile_stride(SIDE);
+    const int64_t score_row = (int64_t)args.cut.spans * SIDE;
+    float o[STEPS][4] = {};
+
+    for (uint32_t first = 0; first < tile.keys; first += SIDE) {
+        const bool masked = mask_visible_keys(&problem, tile.first_row) < first + SIDE;
+        float sums[STEPS][4] = {};
+        int visible[STEPS];
+        __syncthreads();
+        copy_tile(weights, weight_stride(SIDE), SIDE, SIDE, scores + first, score_row, SIDE, SIDE);
+        copy_tile(v, stride, SIDE, SIDE, tile.v + first * problem.v.row + d, problem.v.row,
+                  (int)min((uint32_t)SIDE, problem.kv_len - first), width);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            const uint32_t keys =
+                mask_visible_keys(&problem, tile.first_row + row + i * BLOCK_SIDE);
+            visible[i] = keys < first ? 0 : (int)min(keys - first, (uint32_t)SIDE);
+        }
+        if (masked)
+            add_values<STEPS, 1, BLOCK_SIDE, 0, true>(sums, weights + row * weight_stride(SIDE),
+                                                      weight_stride(SIDE), v + column, stride,
+                                                      SIDE, visible);
+        else
+            add_values<STEPS, 1, BLOCK_SIDE, 0, false>(sums, weights + row * weight_stride(SIDE),
+                                                       weight_stride(SIDE), v + column, stride,
+                                                       SIDE, visible);
+#pragma unroll
+        for (int i = 0; i < STEPS; i++)
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                o[i][n] = __fadd_rn(o[i][n], sums[i][n]);
+    }
+#pragma unroll
+    for (int i = 0; i < STEPS; i++)
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            if (row + i * BLOCK_SIDE < (int)tile.rows && column + n < width)
+                tile.o[(row + i * BLOCK_SIDE) * problem.o.row + d + column + n] = o[i][n];
+}
+
+static enum fa_status launch(const struct fa_launch *launch)
+{
+    const struct fa_problem *problem = launch->problem;
+    const uint64_t slabs = divide_up(problem->head_dim, SIDE);
+
+    return for_each_part(
+        launch, units(problem), 0, cut_of(problem), group_units(problem), [=](struct args *args) {
+            const uint64_t group = args->unit_count;
+            enum fa_status status = FA_OK;
+            if (problem->kv_len > 0)
+                status = enqueue((const void *)v0_scores_kernel, group * args->cut.spans,
+                                 BLOCK_THREADS, 0, args, launch->stream);
+            if (status == FA_OK)
+                status = enqueue((const void *)v0_softmax_kernel, group * (SIDE / BLOCK_WARPS),
+                                 BLOCK_THREADS, 0, args, launch->stream);
+            if (status == FA_OK)
+                status = enqueue((const void *)v0_values_kernel, group * slabs, BLOCK_THREADS, 0,
+                                 args, launch->stream);
+            return status;
+        });
+}
+
+static const struct fa_kernel kernel = {
+    .name = "cuda-v0",
+    .refuses = refuses_nothing,
+    .units = units,
+    .in_order = false,
+    .state = no_bytes,
+    .scratch = scratch,
+    .launch = launch,
+    .rate = 10e12,
+    .unit_seconds = 0,
+};
+
+const struct fa_kernel *fa_cuda_v0_kernel(const struct fa_target *target)
+{
+    return target->arch >= 80 ? &kernel : NULL;
+}
+
+const struct cuda_function *cuda_v0_functions(size_t *count)
+{
+    static const struct cuda_function functions[] = {
+        {"v0_scores_kernel", (const void *)v0_scores_kernel, BLOCK_THREADS, 0},
+        {"v0_softmax_kernel", (const void *)v0_softmax_kernel, BLOCK_THREADS, 0},
+        {"v0_values_kernel", (const void *)v0_values_kernel, BLOCK_THREADS, 0},
+    };
+    *count = sizeof functions / sizeof functions[0];
+    return functions;
+}

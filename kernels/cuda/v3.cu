@@ -1,0 +1,102 @@
+/* v3: warp-local FlashAttention-2. A warp owns rows from their first score to their output: its
+ * states are in registers, and a step's warps wait for each other only to change the tile.
+ *
+ * What it changes of v2: where the states live, and who works on a row. k and v take turns in one
+ * tile of shared memory. What is left: a thread has 2 rows, so that ten loads of shared memory feed
+ * 64 multiplications; and while a tile is copied, the block waits. */
+#include "kernels/cuda/warp.cuh"
+
+#define D     64
+#define R     2
+#define WARPS 8
+#define KEYS  64
+#define ROWS  (WARPS * WARP_ROWS * R)
+
+/* q, one tile of keys or values, weights: 53 KB. */
+#define SHARED (((ROWS + KEYS) * tile_stride(D) + ROWS * weight_stride(KEYS)) * sizeof(float))
+
+/* Blocks of an SM, by registers: 3 spill a few. */
+#define BLOCKS 2
+
+static const char *refuses(const struct fa_problem *problem)
+{
+    return problem->head_dim == D ? NULL : "head_dim is not 64";
+}
+
+static uint64_t units(const struct fa_problem *problem)
+{
+    return spans_units(problem, ROWS);
+}
+
+static size_t state(const struct fa_problem *problem)
+{
+    return spans_state(problem, ROWS);
+}
+
+__global__ void __launch_bounds__(WARPS * 32, BLOCKS)
+    v3_kernel(const __grid_constant__ struct args args)
+{
+    extern __shared__ float4 shared[];
+    float *q = (float *)shared, *kv = q + ROWS * tile_stride(D);
+    const struct fa_problem &problem = args.problem;
+    const struct tile tile = find_tile(args, ROWS);
+    struct warp<D, R, KEYS> warp;
+
+    copy_tile(q, tile_stride(D), ROWS, D, tile.q, problem.q.row, (int)tile.rows, D, args.sign);
+    warp.init(tile, q, kv + KEYS * tile_stride(D));
+    for (uint32_t key = tile.first_key; key < tile.end_key; key += KEYS) {
+        const int keys = (int)min((uint32_t)KEYS, problem.kv_len - key);
+        float scores[R][KEYS / WARP_COLUMNS], alpha[R];
+
+        __syncthreads();
+        copy_tile(kv, tile_stride(D), KEYS, D, tile.k + key * problem.k.row, problem.k.row, keys, D);
+        __syncthreads();
+        warp.score(args, kv, key, scores);
+        __syncthreads();
+        copy_tile(kv, tile_stride(D), KEYS, D, tile.v + key * problem.v.row, problem.v.row, keys, D);
+        warp.weigh_tile(args, scores, alpha);
+        __syncthreads();
+        warp.add_values_of(args, kv, tile_stride(D), key, alpha);
+    }
+    if (args.cut.spans == 1 || tile.span == 0 || tile.first_key < tile.keys)
+        warp.end(args, tile);
+    if (args.cut.spans > 1)
+        end_span(args, tile);
+}
+
+static enum fa_status launch(const struct fa_launch *launch)
+{
+    const struct fa_problem *problem = launch->problem;
+
+    return for_each_part(launch, units(problem), state(problem), spans_cut(problem, ROWS),
+                         INT32_MAX, [=](struct args *args) {
+                             return enqueue((const void *)v3_kernel, args->unit_count, WARPS * 32,
+                                            SHARED, args, launch->stream);
+                         });
+}
+
+static const struct fa_kernel kernel = {
+    .name = "cuda-v3",
+    .refuses = refuses,
+    .units = units,
+    .in_order = false,
+    .state = state,
+    .scratch = no_bytes,
+    .launch = launch,
+    .rate = 20e12,
+    .unit_seconds = 0,
+};
+
+const struct fa_kernel *fa_cuda_v3_kernel(const struct fa_target *target)
+{
+    return target->arch >= 80 ? &kernel : NULL;
+}
+
+const struct cuda_function *cuda_v3_functions(size_t *count)
+{
+    static const struct cuda_function functions[] = {
+        {"v3_kernel", (const void *)v3_kernel, WARPS * 32, SHARED},
+    };
+    *count = sizeof functions / sizeof functions[0];
+    return functions;
+}

@@ -1,0 +1,223 @@
+/* v4: optimised v3. The same warps and the same steps, and three changes:
+ *  - a thread has 8 rows (4 where head_dim is 128), so that eight loads of shared memory feed 128
+ *    multiplications;
+ *  - tiles come by asynchronous copies of 16 bytes: values while the scores are computed, the next
+ *    keys while the values are summed. k and v have a tile each;
+ *  - the copies' indices are 32 bits wide; 64-bit products are left to the first row of a tile.
+ *
+ * Where a block has less shared memory than the tiles of a data-centre part need, smaller ones run:
+ * a kernel of another name, since tiles of fewer keys round elsewhere. */
+#include "kernels/cuda/warp.cuh"
+
+/* D: head_dim. R: rows of a thread. WARPS, KEYS: of the tile. BLOCKS: of an SM of 228 KB. */
+template <int D_, int R_, int WARPS, int KEYS_, int BLOCKS_> struct shape {
+    static constexpr int D = D_, R = R_, KEYS = KEYS_, BLOCKS = BLOCKS_;
+    static constexpr int THREADS = WARPS * 32, ROWS = WARPS * WARP_ROWS * R;
+    /* Floats. Values need no gaps between rows: a quarter of a warp reads one row at a time. */
+    static constexpr int Q = ROWS * tile_stride(D), K = KEYS * tile_stride(D), V = KEYS * D;
+    static constexpr int WEIGHTS = ROWS * weight_stride(KEYS);
+    static constexpr size_t SHARED = (Q + K + V + WEIGHTS) * sizeof(float);
+};
+
+using wide_64 = shape<64, 8, 4, 64, 2>;    /* 103 KB; 8 rows a thread take all registers of two */
+using wide_128 = shape<128, 4, 8, 64, 1>;  /* 167 KB */
+using small_64 = shape<64, 4, 4, 64, 3>;   /* 68 KB */
+using small_128 = shape<128, 4, 4, 32, 2>; /* 75 KB */
+
+/* Copies 4 or 16 bytes to shared memory, or zeroes where there is nothing to copy. */
+template <int BYTES>
+__device__ __forceinline__ void copy_async(float *to, const float *from, bool there)
+{
+    const unsigned address = (unsigned)__cvta_generic_to_shared(to);
+
+    if (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+                     "r"(there ? 16 : 0)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from),
+                     "r"(there ? 4 : 0)
+                     : "memory");
+}
+
+/* Starts copying a tile of TILE_ROWS by D, of which `rows` are there, BYTES at a time. */
+template <int THREADS, int TILE_ROWS, int D, int STRIDE, int BYTES>
+__device__ __forceinline__ void copy_tile_async(float *to, const float *from, int64_t row_stride,
+                                                int rows)
+{
+    constexpr int WIDTH = BYTES / 4, PER_ROW = D / WIDTH, STEP = THREADS / PER_ROW;
+    const int first = (int)threadIdx.x / PER_ROW, column = (int)threadIdx.x % PER_ROW * WIDTH;
+    const float *next = from + first * row_stride + column;
+
+    static_assert(THREADS % PER_ROW == 0 && TILE_ROWS % STEP == 0, "whole steps");
+    to += first * STRIDE + column;
+#pragma unroll
+    for (int row = 0; row < TILE_ROWS; row += STEP) {
+        const bool there = first + row < rows;
+        copy_async<BYTES>(to + row * STRIDE, there ? next : from, there);
+        next += STEP * row_stride;
+    }
+}
+
+template <int THREADS, int TILE_ROWS, int D, int STRIDE>
+__device__ __forceinline__ void start_copy(const struct args &args, float *to, const float *from,
+                                           int64_t row_stride, int rows)
+{
+    if (args.aligned)
+        copy_tile_async<THREADS, TILE_ROWS, D, STRIDE, 16>(to, from, row_stride, rows);
+    else
+        copy_tile_async<THREADS, TILE_ROWS, D, STRIDE, 4>(to, from, row_stride, rows);
+}
+
+/* Waits for the copies that this thread started, then for all threads of the block: afterwards the
+ * tiles are complete, and nobody still uses what was read before. */
+__device__ __forceinline__ void wait_for_copies()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+}
+
+template <typename S>
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
+    v4_kernel(const __grid_constant__ struct args args)
+{
+    extern __shared__ float4 shared[];
+    float *q = (float *)shared, *k = q + S::Q, *v = k + S::K;
+    const struct fa_problem &problem = args.problem;
+    const struct tile tile = find_tile(args, S::ROWS);
+    struct warp<S::D, S::R, S::KEYS> warp;
+
+    const auto start_k = [&](uint32_t key) {
+        start_copy<S::THREADS, S::KEYS, S::D, tile_stride(S::D)>(
+            args, k, tile.k + key * problem.k.row, problem.k.row,
+            (int)min((uint32_t)S::KEYS, problem.kv_len - key));
+    };
+    const auto start_v = [&](uint32_t key) {
+        start_copy<S::THREADS, S::KEYS, S::D, S::D>(
+            args, v, tile.v + key * problem.v.row, problem.v.row,
+            (int)min((uint32_t)S::KEYS, problem.kv_len - key));
+    };
+
+    warp.init(tile, q, v + S::V);
+    if (tile.first_key < tile.end_key) {
+        start_copy<S::THREADS, S::ROWS, S::D, tile_stride(S::D)>(args, q, tile.q, problem.q.row,
+                                                                 (int)tile.rows);
+        start_k(tile.first_key);
+        wait_for_copies();
+        if (args.sign != 1) {
+            for (int i = (int)threadIdx.x; i < S::Q; i += S::THREADS)
+                q[i] *= args.sign;
+            __syncthreads();
+        }
+    }
+    for (uint32_t key = tile.first_key; key < tile.end_key; key += S::KEYS) {
+        float scores[S::R][S::KEYS / WARP_COLUMNS], alpha[S::R];
+
+        start_v(key);
+        warp.score(args, k, key, scores);
+        wait_for_copies();
+        if (key + S::KEYS < tile.end_key)
+            start_k(key + S::KEYS);
+        warp.weigh_tile(args, scores, alpha);
+        warp.add_values_of(args, v, S::D, key, alpha);
+        wait_for_copies();
+    }
+    if (args.cut.spans == 1 || tile.span == 0 || tile.first_key < tile.keys)
+        warp.end(args, tile);
+    if (args.cut.spans > 1)
+        end_span(args, tile);
+}
+
+template <typename S> static enum fa_status launch_shape(const struct fa_launch *launch)
+{
+    const struct fa_problem *problem = launch->problem;
+
+    return for_each_part(launch, spans_units(problem, S::ROWS), spans_state(problem, S::ROWS),
+                         spans_cut(problem, S::ROWS), INT32_MAX, [=](struct args *args) {
+                             return enqueue((const void *)v4_kernel<S>, args->unit_count, S::THREADS,
+                                            S::SHARED, args, launch->stream);
+                         });
+}
+
+static const char *refuses(const struct fa_problem *problem)
+{
+    return problem->head_dim == 64 || problem->head_dim == 128
+               ? NULL
+               : "head_dim is neither 64 nor 128";
+}
+
+/* A kernel of two shapes, for a head_dim of 64 and of 128. */
+template <typename S64, typename S128> struct kernel_of {
+    static uint32_t rows(const struct fa_problem *problem)
+    {
+        return problem->head_dim == 64 ? S64::ROWS : S128::ROWS;
+    }
+    static uint64_t units(const struct fa_problem *problem)
+    {
+        return spans_units(problem, rows(problem));
+    }
+    static size_t state(const struct fa_problem *problem)
+    {
+        return spans_state(problem, rows(problem));
+    }
+    static enum fa_status launch(const struct fa_launch *launch)
+    {
+        return launch->problem->head_dim == 64 ? launch_shape<S64>(launch)
+                                               : launch_shape<S128>(launch);
+    }
+};
+
+using wide = kernel_of<wide_64, wide_128>;
+using small = kernel_of<small_64, small_128>;
+
+static const struct fa_kernel wide_kernel = {
+    .name = "cuda-v4",
+    .refuses = refuses,
+    .units = wide::units,
+    .in_order = false,
+    .state = wide::state,
+    .scratch = no_bytes,
+    .launch = wide::launch,
+    .rate = 40e12,
+    .unit_seconds = 0,
+};
+
+static const struct fa_kernel small_kernel = {
+    .name = "cuda-v4-small",
+    .refuses = refuses,
+    .units = small::units,
+    .in_order = false,
+    .state = small::state,
+    .scratch = no_bytes,
+    .launch = small::launch,
+    .rate = 20e12,
+    .unit_seconds = 0,
+};
+
+const struct fa_kernel *fa_cuda_v4_kernel(const struct fa_target *target)
+{
+    switch (target->arch) {
+    case 90:
+    case 100:
+    case 103:
+    case 110:
+        return &wide_kernel; /* a block gets 227 KB */
+    default:
+        return target->arch >= 80 ? &small_kernel : NULL; /* 163 KB (80, 87), or 99 KB */
+    }
+}
+
+const struct cuda_function *cuda_v4_functions(size_t *count)
+{
+    static const struct cuda_function functions[] = {
+        {"v4_kernel<wide_64>", (const void *)v4_kernel<wide_64>, wide_64::THREADS, wide_64::SHARED},
+        {"v4_kernel<wide_128>", (const void *)v4_kernel<wide_128>, wide_128::THREADS,
+         wide_128::SHARED},
+        {"v4_kernel<small_64>", (const void *)v4_kernel<small_64>, small_64::THREADS,
+         small_64::SHARED},
+        {"v4_kernel<small_128>", (const void *)v4_kernel<small_128>, small_128::THREADS,
+         small_128::SHARED},
+    };
+    *count = sizeof functions / sizeof functions[0];
+    return functions;
+}
