@@ -41,12 +41,12 @@ __device__ __forceinline__ float4 load4(const float *from)
 }
 
 /* sums[i][j] += a's row i * A_STEP times b's row j * B_STEP, over `width` elements (a multiple of
- * 4), in their order. */
-template <int R, int C, int A_STEP, int B_STEP>
+ * 4), in their order. UNROLL steps of 4 are one piece of code. */
+template <int UNROLL, int R, int C, int A_STEP, int B_STEP>
 __device__ __forceinline__ void add_dots(float (&sums)[R][C], const float *a, int a_stride,
                                          const float *b, int b_stride, int width)
 {
-#pragma unroll 2
+#pragma unroll UNROLL
     for (int d = 0; d < width; d += 4) {
         float4 x[R];
 #pragma unroll
@@ -69,12 +69,12 @@ __device__ __forceinline__ void add_dots(float (&sums)[R][C], const float *a, in
 /* sums[i][4 g ..] += weight (row i * STEP, key) * v[key][COLUMN_STEP * g ..] over the keys (a
  * multiple of 4), in their order. MASKED: row i takes its first visible[i] keys only; whatever v
  * holds of the others leaves it alone, NaN too. */
-template <int R, int G, int STEP, int COLUMN_STEP, bool MASKED>
+template <int UNROLL, int R, int G, int STEP, int COLUMN_STEP, bool MASKED>
 __device__ __forceinline__ void add_values(float (&sums)[R][4 * G], const float *weights,
                                            int weights_stride, const float *v, int v_stride,
                                            int keys, const int (&visible)[R])
 {
-#pragma unroll 2
+#pragma unroll UNROLL
     for (int key = 0; key < keys; key += 4) {
         float w[R][4];
 #pragma unroll
@@ -107,13 +107,15 @@ __device__ __forceinline__ void copy_tile(float *to, int stride, int tile_rows, 
                                           const float *from, int64_t row_stride, int rows, int width,
                                           float factor = 1)
 {
-    const int warps = (int)blockDim.x / 32;
+    const int warps = (int)blockDim.x / 32, first = (int)threadIdx.x / 32;
 
+    from += first * row_stride;
 #pragma unroll 4
-    for (int row = (int)threadIdx.x / 32; row < tile_rows; row += warps)
+    for (int row = first; row < tile_rows; row += warps) {
         for (int d = (int)threadIdx.x % 32; d < padded; d += 32)
-            to[row * stride + d] =
-                row < rows && d < width ? factor * from[row * row_stride + d] : 0;
+            to[row * stride + d] = row < rows && d < width ? factor * from[d] : 0;
+        from += warps * row_stride;
+    }
 }
 
 #endif

@@ -77,10 +77,17 @@ __device__ __forceinline__ void weigh(float (&scores)[R][C], float (&top)[R], fl
     }
 }
 
-/* An element of the output. */
-__device__ __forceinline__ float output_of(float o, float sum)
+/* 1 / sum, the factor of a row's outputs; 0 where the row has none (a sum is 0, or at least 1, or
+ * NaN). */
+__device__ __forceinline__ float inverse_of(float sum)
 {
-    return sum == 0 ? 0 : __fmul_rn(o, __frcp_rn(sum));
+    return sum == 0 ? 0 : __frcp_rn(sum);
+}
+
+/* An element of the output: exactly 0 in a row that has none. */
+__device__ __forceinline__ float output_of(float o, float inverse)
+{
+    return inverse == 0 ? 0 : __fmul_rn(o, inverse);
 }
 
 /* In double: the two terms may cancel. */

@@ -62,7 +62,7 @@ static inline size_t spans_state(const struct fa_problem *problem, uint32_t tile
 
 /* The block's tile and keys. A head's last rows come first: under a causal mask they see the most
  * keys, and what starts late should be short. */
-__device__ __forceinline__ struct tile find_tile(const struct args &args, uint32_t tile_rows)
+__device__ __forceinline__ struct tile tile_of_block(const struct args &args, uint32_t tile_rows)
 {
     const struct fa_problem &problem = args.problem;
     const struct cut &cut = args.cut;
@@ -82,6 +82,15 @@ __device__ __forceinline__ struct tile find_tile(const struct args &args, uint32
                      index % tiles * cut.spans * part_size(problem, tile_rows);
     }
     return tile;
+}
+
+/* The same into shared memory, so that registers hold what is needed now. Synchronises. */
+__device__ __forceinline__ void find_tile(const struct args &args, uint32_t tile_rows,
+                                          struct tile *tile)
+{
+    if (threadIdx.x == 0)
+        *tile = tile_of_block(args, tile_rows);
+    __syncthreads();
 }
 
 /* Where a row's state over the unit's span goes: head_dim elements of o, top, sum. */
@@ -112,7 +121,7 @@ __device__ __forceinline__ void merge_spans(const struct args &args, const struc
             o = __fmaf_rn(o, a, __fmul_rn(__ldcg(part + d), b));
             top = most;
         }
-        tile.o[(int64_t)row * args.problem.o.row + d] = output_of(o, sum);
+        tile.o[(int64_t)row * args.problem.o.row + d] = output_of(o, inverse_of(sum));
         if (d == 0 && tile.lse)
             tile.lse[(int64_t)row * args.problem.lse.row] = lse_of(top, sum, args.problem.scale);
     }

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
         copy_tile(k, stride, SIDE, padded, tile.k + first * problem.k.row + d, problem.k.row, keys,
                   width);
         __syncthreads();
-        add_dots<STEPS, STEPS, BLOCK_SIDE, BLOCK_SIDE>(sums, q + row * stride, stride,
+        add_dots<2, STEPS, STEPS, BLOCK_SIDE, BLOCK_SIDE>(sums, q + row * stride, stride,
                                                        k + column * stride, stride, padded);
     }
 #pragma unroll
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
     const uint32_t row = index % SIDE, lane = threadIdx.x % 32;
     const uint32_t keys = mask_visible_keys(&args.problem, tile.first_row + row);
     float *scores = scores_of(args, index / SIDE) + (size_t)row * args.cut.spans * SIDE;
-    float top = -INFINITY, sum = 0, shift;
+    float top = -INFINITY, sum = 0, shift, inverse;
 
     if (row >= tile.rows)
         return;
@@ -126,8 +126,9 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
         sum = __fadd_rn(sum, weight);
     }
     sum = lanes_sum<31>(sum);
+    inverse = inverse_of(sum);
     for (uint32_t key = lane; key < keys; key += 32)
-        scores[key] = output_of(scores[key], sum);
+        scores[key] = output_of(scores[key], inverse);
     if (lane == 0 && tile.lse)
         tile.lse[row * args.problem.lse.row] = lse_of(top, sum, args.problem.scale);
 }
@@ -164,11 +165,11 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
             visible[i] = keys < first ? 0 : (int)min(keys - first, (uint32_t)SIDE);
         }
         if (masked)
-            add_values<STEPS, 1, BLOCK_SIDE, 0, true>(sums, weights + row * weight_stride(SIDE),
+            add_values<2, STEPS, 1, BLOCK_SIDE, 0, true>(sums, weights + row * weight_stride(SIDE),
                                                       weight_stride(SIDE), v + column, stride,
                                                       SIDE, visible);
         else
-            add_values<STEPS, 1, BLOCK_SIDE, 0, false>(sums, weights + row * weight_stride(SIDE),
+            add_values<2, STEPS, 1, BLOCK_SIDE, 0, false>(sums, weights + row * weight_stride(SIDE),
                                                        weight_stride(SIDE), v + column, stride,
                                                        SIDE, visible);
 #pragma unroll

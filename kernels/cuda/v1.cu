@@ -55,10 +55,10 @@ __device__ __forceinline__ void store_state(const struct args &args, const struc
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 
     for (int row = warp; row < (int)tile.rows; row += BLOCK_WARPS) {
-        const float sum = block.sum[row];
+        const float sum = block.sum[row], inverse = inverse_of(sum);
         float *o = tile.o + row * args.problem.o.row;
         for (int d = lane; d < (int)args.problem.head_dim; d += 32)
-            o[d] = output_of(block.o[row * block.stride + d], sum);
+            o[d] = output_of(block.o[row * block.stride + d], inverse);
         if (lane == 0)
             state[2 * row] = block.top[row], state[2 * row + 1] = sum;
     }

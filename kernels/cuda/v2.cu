@@ -22,9 +22,10 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 2) v2_kernel(const __grid_const
 {
     extern __shared__ float4 shared[];
     const struct block<T> block = block_at<T>((float *)shared, args.problem.head_dim);
-    const struct tile tile = find_tile(args, T);
+    __shared__ struct tile tile;
     const int width = (int)args.problem.head_dim;
 
+    find_tile(args, T, &tile);
     copy_q(args, tile, block);
     clear_state(block);
     for (uint32_t key = tile.first_key; key < tile.end_key; key += T) {
@@ -36,10 +37,10 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 2) v2_kernel(const __grid_const
     __syncthreads();
     if (args.cut.spans == 1) {
         for (int row = (int)threadIdx.x / 32; row < (int)tile.rows; row += BLOCK_WARPS) {
-            const float sum = block.sum[row];
+            const float sum = block.sum[row], inverse = inverse_of(sum);
             float *o = tile.o + row * args.problem.o.row;
             for (int d = (int)threadIdx.x % 32; d < width; d += 32)
-                o[d] = output_of(block.o[row * block.stride + d], sum);
+                o[d] = output_of(block.o[row * block.stride + d], inverse);
             if (threadIdx.x % 32 == 0 && tile.lse)
                 tile.lse[row * args.problem.lse.row] =
                     lse_of(block.top[row], sum, args.problem.scale);

@@ -15,8 +15,8 @@
 /* q, one tile of keys or values, weights: 53 KB. */
 #define SHARED (((ROWS + KEYS) * tile_stride(D) + ROWS * weight_stride(KEYS)) * sizeof(float))
 
-/* Blocks of an SM, by registers: 3 spill a few. */
-#define BLOCKS 2
+/* Blocks of an SM: 80 registers a thread. */
+#define BLOCKS 3
 
 static const char *refuses(const struct fa_problem *problem)
 {
@@ -39,9 +39,10 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     extern __shared__ float4 shared[];
     float *q = (float *)shared, *kv = q + ROWS * tile_stride(D);
     const struct fa_problem &problem = args.problem;
-    const struct tile tile = find_tile(args, ROWS);
-    struct warp<D, R, KEYS> warp;
+    __shared__ struct tile tile;
+    struct warp<D, R, KEYS, 1> warp;
 
+    find_tile(args, ROWS, &tile);
     copy_tile(q, tile_stride(D), ROWS, D, tile.q, problem.q.row, (int)tile.rows, D, args.sign);
     warp.init(tile, q, kv + KEYS * tile_stride(D));
     for (uint32_t key = tile.first_key; key < tile.end_key; key += KEYS) {
@@ -58,10 +59,7 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
         __syncthreads();
         warp.add_values_of(args, kv, tile_stride(D), key, alpha);
     }
-    if (args.cut.spans == 1 || tile.span == 0 || tile.first_key < tile.keys)
-        warp.end(args, tile);
-    if (args.cut.spans > 1)
-        end_span(args, tile);
+    warp.end(args, tile);
 }
 
 static enum fa_status launch(const struct fa_launch *launch)

@@ -24,7 +24,8 @@ using wide_128 = shape<128, 4, 8, 64, 1>;  /* 167 KB */
 using small_64 = shape<64, 4, 4, 64, 3>;   /* 68 KB */
 using small_128 = shape<128, 4, 4, 32, 2>; /* 75 KB */
 
-/* Copies 4 or 16 bytes to shared memory, or zeroes where there is nothing to copy. */
+/* Copies 4 or 16 bytes to shared memory, or zeroes where there is nothing to copy: then nothing is
+ * read either. */
 template <int BYTES>
 __device__ __forceinline__ void copy_async(float *to, const float *from, bool there)
 {
@@ -53,8 +54,7 @@ __device__ __forceinline__ void copy_tile_async(float *to, const float *from, in
     to += first * STRIDE + column;
 #pragma unroll
     for (int row = 0; row < TILE_ROWS; row += STEP) {
-        const bool there = first + row < rows;
-        copy_async<BYTES>(to + row * STRIDE, there ? next : from, there);
+        copy_async<BYTES>(to + row * STRIDE, next, first + row < rows);
         next += STEP * row_stride;
     }
 }
@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     extern __shared__ float4 shared[];
     float *q = (float *)shared, *k = q + S::Q, *v = k + S::K;
     const struct fa_problem &problem = args.problem;
-    const struct tile tile = find_tile(args, S::ROWS);
-    struct warp<S::D, S::R, S::KEYS> warp;
+    __shared__ struct tile tile;
+    struct warp<S::D, S::R, S::KEYS, 2> warp;
 
     const auto start_k = [&](uint32_t key) {
         start_copy<S::THREADS, S::KEYS, S::D, tile_stride(S::D)>(
@@ -98,6 +98,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             (int)min((uint32_t)S::KEYS, problem.kv_len - key));
     };
 
+    find_tile(args, S::ROWS, &tile);
     warp.init(tile, q, v + S::V);
     if (tile.first_key < tile.end_key) {
         start_copy<S::THREADS, S::ROWS, S::D, tile_stride(S::D)>(args, q, tile.q, problem.q.row,
@@ -122,10 +123,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         warp.add_values_of(args, v, S::D, key, alpha);
         wait_for_copies();
     }
-    if (args.cut.spans == 1 || tile.span == 0 || tile.first_key < tile.keys)
-        warp.end(args, tile);
-    if (args.cut.spans > 1)
-        end_span(args, tile);
+    warp.end(args, tile);
 }
 
 template <typename S> static enum fa_status launch_shape(const struct fa_launch *launch)

@@ -13,8 +13,8 @@
 #define WARP_ROWS    4
 #define WARP_COLUMNS 8
 
-/* D: head_dim, a multiple of 32. R: rows of a thread. KEYS: of a tile. */
-template <int D, int R, int KEYS> struct warp {
+/* D: head_dim, a multiple of 32. R: rows of a thread. KEYS: of a tile. UNROLL: see product.cuh. */
+template <int D, int R, int KEYS, int UNROLL> struct warp {
     enum { ROWS = WARP_ROWS * R, GROUPS = D / (4 * WARP_COLUMNS), COLUMNS = 4 * GROUPS };
 
     float o[R][COLUMNS], top[R], sum[R];
@@ -66,7 +66,7 @@ template <int D, int R, int KEYS> struct warp {
 #pragma unroll
             for (int j = 0; j < C; j++)
                 scores[i][j] = 0;
-        add_dots<R, C, WARP_ROWS, WARP_COLUMNS>(scores, q, tile_stride(D),
+        add_dots<UNROLL, R, C, WARP_ROWS, WARP_COLUMNS>(scores, q, tile_stride(D),
                                                 k + column * tile_stride(D), tile_stride(D), D);
         if (!masked(args, first))
             return;
@@ -106,7 +106,7 @@ template <int D, int R, int KEYS> struct warp {
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++)
                 part[i][j] = 0;
-        add_values<R, GROUPS, WARP_ROWS, 4 * WARP_COLUMNS, MASKED>(
+        add_values<UNROLL, R, GROUPS, WARP_ROWS, 4 * WARP_COLUMNS, MASKED>(
             part, weights, weight_stride(KEYS), v + 4 * lane_column(threadIdx.x % 32), v_stride,
             KEYS, seen);
 #pragma unroll
@@ -133,30 +133,71 @@ template <int D, int R, int KEYS> struct warp {
         }
     }
 
-    /* Writes the rows' outputs, or their states where the tile has several spans. */
-    __device__ __forceinline__ void end(const struct args &args, const struct tile &tile)
+    /* Writes the rows' states over the unit's span. */
+    __device__ __forceinline__ void end_part(const struct args &args, const struct tile &tile) const
     {
-        const int lane = (int)threadIdx.x % 32, column = 4 * lane_column(lane);
-        const bool whole = args.cut.spans == 1;
+        const int column = 4 * lane_column(threadIdx.x % 32);
 
 #pragma unroll
         for (int i = 0; i < R; i++) {
-            const uint32_t row = first_row - tile.first_row + lane_row(lane) + i * WARP_ROWS;
-            float *to = whole ? tile.o + (int64_t)row * args.problem.o.row
-                              : part_row(args, tile, tile.span, row);
+            const uint32_t row =
+                first_row - tile.first_row + lane_row(threadIdx.x % 32) + i * WARP_ROWS;
+            float *to = part_row(args, tile, tile.span, row);
             if (row >= tile.rows)
                 continue;
 #pragma unroll
-            for (int j = 0; j < COLUMNS; j++) {
-                const int d = column + j / 4 * 4 * WARP_COLUMNS + j % 4;
-                to[d] = whole ? output_of(o[i][j], sum[i]) : o[i][j];
-            }
-            if (column == 0 && !whole)
+            for (int j = 0; j < COLUMNS; j++)
+                to[column + j / 4 * 4 * WARP_COLUMNS + j % 4] = o[i][j];
+            if (column == 0)
                 to[D] = top[i], to[D + 1] = sum[i];
-            if (column == 0 && whole && tile.lse)
-                tile.lse[(int64_t)row * args.problem.lse.row] =
-                    lse_of(top[i], sum[i], args.problem.scale);
         }
+    }
+
+    /* Writes the rows' outputs. */
+    __device__ __forceinline__ void end_rows(const struct args &args, const struct tile &tile) const
+    {
+        const int lane = (int)threadIdx.x % 32, column = 4 * lane_column(lane);
+        const uint32_t first = first_row - tile.first_row;
+
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+            const float inverse = inverse_of(sum[i]);
+            const uint32_t row = first + lane_row(lane) + i * WARP_ROWS;
+            float *to = tile.o + row * args.problem.o.row + column;
+            if (column == 0) /* the weights are done with */
+                weights[i * WARP_ROWS * weight_stride(KEYS)] = top[i],
+                                         weights[i * WARP_ROWS * weight_stride(KEYS) + 1] = sum[i];
+            if (row >= tile.rows)
+                continue;
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j += 4) {
+                const float4 x = {output_of(o[i][j], inverse), output_of(o[i][j + 1], inverse),
+                                  output_of(o[i][j + 2], inverse), output_of(o[i][j + 3], inverse)};
+                float *next = to + j * WARP_COLUMNS;
+                if (args.aligned)
+                    *(float4 *)next = x;
+                else
+                    next[0] = x.x, next[1] = x.y, next[2] = x.z, next[3] = x.w;
+            }
+        }
+        __syncwarp();
+        if (tile.lse && lane < ROWS && first + lane < tile.rows) {
+            const float *state = weights + (lane - lane_row(lane)) * weight_stride(KEYS);
+            tile.lse[(first + lane) * args.problem.lse.row] =
+                lse_of(state[0], state[1], args.problem.scale);
+        }
+    }
+
+    /* Ends the unit; every thread of the block comes here. */
+    __device__ __forceinline__ void end(const struct args &args, const struct tile &tile) const
+    {
+        if (args.cut.spans == 1) {
+            end_rows(args, tile);
+            return;
+        }
+        if (tile.span == 0 || tile.first_key < tile.keys)
+            end_part(args, tile);
+        end_span(args, tile);
     }
 };
 
