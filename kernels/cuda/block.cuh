@@ -109,7 +109,7 @@ __device__ __forceinline__ void score(const struct block<T> &block,
     const int row = block_row(), column = block_column();
     float scores[R][R] = {};
 
-    add_dots<2, R, R, BLOCK_SIDE, BLOCK_SIDE>(scores, block.q + row * block.stride, block.stride,
+    add_dots<BLOCK_UNROLL, R, R, BLOCK_SIDE, BLOCK_SIDE>(scores, block.q + row * block.stride, block.stride,
                                            block.k + column * block.stride, block.stride,
                                            block.width);
 #pragma unroll
@@ -153,7 +153,7 @@ __device__ __forceinline__ void sum_values(const struct block<T> &block,
 
     for (int d = 4 * block_column(); d < block.width; d += 4 * BLOCK_SIDE) {
         float sums[R][4] = {};
-        add_values<2, R, 1, BLOCK_SIDE, 0, MASKED>(
+        add_values<BLOCK_UNROLL, R, 1, BLOCK_SIDE, 0, MASKED>(
             sums, block.weights + row * weight_stride(T), weight_stride(T), block.v + d,
             block.stride, T, visible);
 #pragma unroll

@@ -60,26 +60,27 @@ static inline size_t spans_state(const struct fa_problem *problem, uint32_t tile
     return round_up_64(tiles * sizeof(uint32_t)) + round_up_64(bytes);
 }
 
-/* The block's tile and keys. A head's last rows come first: under a causal mask they see the most
- * keys, and what starts late should be short. */
+/* The block's tile and keys. The last rows of all heads come first: under a causal mask they see the
+ * most keys, and what starts late should be short. */
 __device__ __forceinline__ struct tile tile_of_block(const struct args &args, uint32_t tile_rows)
 {
     const struct fa_problem &problem = args.problem;
     const struct cut &cut = args.cut;
     const uint64_t unit = args.first_unit + blockIdx.x;
-    const uint64_t index = unit / cut.spans; /* of the tile */
-    const uint32_t number = cut.tiles - 1 - (uint32_t)(index % cut.tiles);
-    struct tile tile = tile_at(args, index / cut.tiles, number * tile_rows, tile_rows);
+    const uint64_t heads = (uint64_t)problem.batch * problem.heads, tiles = heads * cut.tiles;
+    const uint64_t problem_number = unit / cut.spans / tiles, index = unit / cut.spans % tiles;
+    const uint32_t number = cut.tiles - 1 - (uint32_t)(index / heads);
+    struct tile tile = tile_at(args, problem_number * heads + index % heads, number * tile_rows,
+                               tile_rows);
 
     if (cut.spans > 1) {
-        const uint64_t tiles = (uint64_t)problem.batch * problem.heads * cut.tiles;
-        char *state = args.state + index / tiles * args.state_bytes;
+        char *state = args.state + problem_number * args.state_bytes;
         tile.span = (uint32_t)(unit % cut.spans);
         tile.first_key = min(tile.span * cut.span_keys, tile.keys);
         tile.end_key = min(tile.keys - tile.first_key, cut.span_keys) + tile.first_key;
-        tile.done = (uint32_t *)state + index % tiles;
+        tile.done = (uint32_t *)state + index;
         tile.parts = (float *)(state + (tiles * sizeof(uint32_t) + 63) / 64 * 64) +
-                     index % tiles * cut.spans * part_size(problem, tile_rows);
+                     index * cut.spans * part_size(problem, tile_rows);
     }
     return tile;
 }

@@ -6,15 +6,16 @@
  * read twice. They take turns in one workspace: a launch goes through its units in groups.
  *
  * A unit is 64 rows of a head against all keys. */
+#define BLOCK_UNROLL 2
 #include "kernels/cuda/block.cuh"
 
 #define SIDE  64 /* rows, keys and columns of a tile; elements of a slab of head_dim */
 #define STEPS (SIDE / BLOCK_SIDE)
 #define ROWS  (SIDE * (tile_stride(SIDE))) /* floats of a tile of rows */
 
-/* Bytes of the workspace, unless one unit needs more: 256 units at 2048 keys. More units are little
+/* Bytes of the workspace, unless one unit needs more: 512 units at 2048 keys. More units are little
  * faster; fewer leave multiprocessors idle in the second product, which has one block a unit. */
-#define WORKSPACE ((size_t)128 << 20)
+#define WORKSPACE ((size_t)256 << 20)
 
 /* Units that a group has at least, where so many fit, and at most: 8 blocks each make a grid. */
 #define GROUP_MIN 256u
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
         copy_tile(k, stride, SIDE, padded, tile.k + first * problem.k.row + d, problem.k.row, keys,
                   width);
         __syncthreads();
-        add_dots<2, STEPS, STEPS, BLOCK_SIDE, BLOCK_SIDE>(sums, q + row * stride, stride,
+        add_dots<BLOCK_UNROLL, STEPS, STEPS, BLOCK_SIDE, BLOCK_SIDE>(sums, q + row * stride, stride,
                                                        k + column * stride, stride, padded);
     }
 #pragma unroll
@@ -165,11 +166,11 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
             visible[i] = keys < first ? 0 : (int)min(keys - first, (uint32_t)SIDE);
         }
         if (masked)
-            add_values<2, STEPS, 1, BLOCK_SIDE, 0, true>(sums, weights + row * weight_stride(SIDE),
+            add_values<BLOCK_UNROLL, STEPS, 1, BLOCK_SIDE, 0, true>(sums, weights + row * weight_stride(SIDE),
                                                       weight_stride(SIDE), v + column, stride,
                                                       SIDE, visible);
         else
-            add_values<2, STEPS, 1, BLOCK_SIDE, 0, false>(sums, weights + row * weight_stride(SIDE),
+            add_values<BLOCK_UNROLL, STEPS, 1, BLOCK_SIDE, 0, false>(sums, weights + row * weight_stride(SIDE),
                                                        weight_stride(SIDE), v + column, stride,
                                                        SIDE, visible);
 #pragma unroll

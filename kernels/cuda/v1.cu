@@ -7,6 +7,7 @@
  *
  * A unit is a block of keys of one head against all of its rows. Units run over heads first, so
  * that a range of them keeps many blocks busy, and in order. */
+#define BLOCK_UNROLL 2
 #include "kernels/cuda/block.cuh"
 
 static uint32_t key_blocks(const struct fa_problem *problem)

@@ -4,6 +4,7 @@
  * What it changes of v1: the order of the loops. What is left: the states, the scores and the
  * weights live in shared memory, and every step makes the block's warps wait for each other three
  * times. */
+#define BLOCK_UNROLL 1
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/spans.cuh"
 
@@ -18,7 +19,7 @@ static size_t state(const struct fa_problem *problem)
 }
 
 template <int T>
-__global__ void __launch_bounds__(BLOCK_THREADS, 2) v2_kernel(const __grid_constant__ struct args args)
+__global__ void __launch_bounds__(BLOCK_THREADS, 3) v2_kernel(const __grid_constant__ struct args args)
 {
     extern __shared__ float4 shared[];
     const struct block<T> block = block_at<T>((float *)shared, args.problem.head_dim);

@@ -13,7 +13,7 @@
 #define WARP_ROWS    4
 #define WARP_COLUMNS 8
 
-/* D: head_dim, a multiple of 32. R: rows of a thread. KEYS: of a tile. UNROLL: see product.cuh. */
+/* D: head_dim, a multiple of 32. R: rows of a thread. KEYS: of a tile. UNROLL: of the products. */
 template <int D, int R, int KEYS, int UNROLL> struct warp {
     enum { ROWS = WARP_ROWS * R, GROUPS = D / (4 * WARP_COLUMNS), COLUMNS = 4 * GROUPS };
 
