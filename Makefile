@@ -70,7 +70,8 @@ PTX           = -gencode arch=compute_$(1),code=[sm_$(1)$(comma)compute_$(1)]
 # Without exceptions, RTTI and guarded statics the objects need no C++ library, so gcc links them.
 # Never fast math: the kernels say themselves where an approximation is good enough.
 NVCCFLAGS    := -O3 -std=c++20 --Werror all-warnings -Xptxas -v -I. \
-                -Xcompiler -Wall,-Wextra,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
+                -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers,-fPIE \
+                -Xcompiler -fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
                 $(call PTX,$(firstword $(ARCHS))) \
                 $(foreach a,$(wordlist 2,$(words $(ARCHS)),$(ARCHS)),$(call CODE,$(a)))
 endif
@@ -242,7 +243,7 @@ $(B)/%.o: %.cu Makefile $(B)/cuda.config
 	@mkdir -p $(@D)
 	@$(if $(V),,echo '  NVCC $@')
 	$(Q)$(NVCC_PATH) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$(@:.o=.ptxas) 2>&1 || \
-	    { cat $(@:.o=.ptxas); exit 1; }
+	    { grep -vE '^ptxas info|bytes stack frame' $(@:.o=.ptxas); exit 1; }
 
 # --- Libraries and programs ----------------------------------------------------------------------
 
