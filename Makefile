@@ -28,6 +28,7 @@ GEN := build/gen
 
 # CUDA is where nvcc is: its own path when it is used, else why it is not.
 NVCC_PATH := $(realpath $(shell command -v $(NVCC)))
+NO_CUDA   :=
 ifeq ($(CUDA),no)
 NO_CUDA := CUDA=no
 else ifneq ($(SAN),none)

@@ -1,5 +1,5 @@
-/* bench_data.h: what bench runs the kernels on, and whether their results are right. A CUDA call that
- * fails ends the program, with a line that names it. */
+/* bench_data.h: what bench runs the kernels on, and whether their results are right. A CUDA call
+ * that fails ends the program, with a line that names it. */
 #ifndef TEST_GPU_BENCH_DATA_H
 #define TEST_GPU_BENCH_DATA_H
 
