@@ -1,9 +1,14 @@
 # fad: `make help` lists the targets.
 #
 # Variables: SAN=asan (AddressSanitizer and UndefinedBehaviorSanitizer) or SAN=tsan builds into
-# build/asan or build/tsan and checks there; CC; V=1 shows the commands.
+# build/asan or build/tsan and checks there, without CUDA; CUDA=no builds for the CPU only; NVCC=...
+# where nvcc is not on PATH; CUDA_ARCHS the GPU architectures, "all" into build/all-archs; CC; V=1
+# shows the commands.
 
 SAN     ?= none
+NVCC    ?= nvcc
+# PTX of the first one is added, for what is newer than all.
+CUDA_ARCHS ?= 80 90a
 FA_DATA ?= ../shared/data
 
 MAKEFLAGS += --no-print-directory --no-builtin-rules
@@ -18,8 +23,20 @@ ifeq ($(FLAGS_$(SAN)),)
 $(error SAN=$(SAN): must be none, asan or tsan)
 endif
 
-B   := build/$(or $(DIR_$(SAN)),$(SAN))
+B   := build/$(if $(filter all,$(CUDA_ARCHS)),all-archs,$(or $(DIR_$(SAN)),$(SAN)))
 GEN := build/gen
+
+# CUDA is where nvcc is: its own path when it is used, else why it is not.
+NVCC_PATH := $(realpath $(shell command -v $(NVCC)))
+NO_CUDA   :=
+ifeq ($(CUDA),no)
+NO_CUDA := CUDA=no
+else ifneq ($(SAN),none)
+NO_CUDA := SAN=$(SAN) builds none
+else ifeq ($(NVCC_PATH),)
+NO_CUDA := no $(NVCC) on PATH
+endif
+HAVE_CUDA := $(if $(NO_CUDA),0,1)
 
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
             -Wvla -Wundef -Wwrite-strings -Wformat=2
@@ -27,7 +44,7 @@ CPPFLAGS += -I. -I$(GEN) -D_GNU_SOURCE
 CFLAGS   += -std=gnu11 -g $(FLAGS_$(SAN)) $(WARNINGS) -pthread -fPIE
 LDFLAGS  += $(filter -fsanitize% -O%,$(FLAGS_$(SAN))) -pthread -pie
 # Looked up when a recipe runs, so that `make deps` can install them first.
-LIBS       = $(shell pkg-config --libs libuv libprotobuf-c) -lm
+LIBS       = $(shell pkg-config --libs libuv libprotobuf-c) $(CUDA_LIBS) -lm
 CLI_LIBS   = $(shell pkg-config --libs libcjson)
 CHECK_LIBS = $(shell pkg-config --libs check)
 
@@ -41,6 +58,25 @@ ISAS := base
 endif
 ISAS_DEFINED := $(foreach i,$(ISAS),-DFA_HAVE_ISA_$(i)=1)
 
+ifeq ($(HAVE_CUDA),1)
+TOOLKIT      := $(realpath $(dir $(NVCC_PATH))..)
+CUDA_INCLUDE := -isystem $(TOOLKIT)/include
+CUDA_LIBS    := -L$(dir $(firstword $(wildcard $(TOOLKIT)/lib64/libcudart_static.a \
+                                               $(TOOLKIT)/lib/libcudart_static.a))) \
+                -lcudart_static -lrt -ldl -lpthread
+ARCHS        := $(if $(filter all,$(CUDA_ARCHS)),80 86 89 90a 100 120,$(CUDA_ARCHS))
+comma        := ,
+CODE          = -gencode arch=compute_$(1),code=sm_$(1)
+PTX           = -gencode arch=compute_$(1),code=[sm_$(1)$(comma)compute_$(1)]
+# Without exceptions, RTTI and guarded statics the objects need no C++ library, so gcc links them.
+# Never fast math: the kernels say themselves where an approximation is good enough.
+NVCCFLAGS    := -O3 -std=c++20 --Werror all-warnings -Xptxas -v -I. \
+                -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers,-fPIE \
+                -Xcompiler -fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
+                $(call PTX,$(firstword $(ARCHS))) \
+                $(foreach a,$(wordlist 2,$(words $(ARCHS)),$(ARCHS)),$(call CODE,$(a)))
+endif
+
 PROTO   := $(wildcard proto/*.c)
 KERNELS := $(wildcard kernels/*.c) $(filter-out kernels/cpu/tiled.c,$(wildcard kernels/cpu/*.c))
 DAEMON  := $(wildcard daemon/*/*.c)
@@ -51,9 +87,12 @@ TESTS   := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 obj      = $(patsubst %.c,$(B)/%.o,$(1))
 
 PROTO_OBJ   := $(call obj,$(PROTO)) $(B)/gen/fad.pb-c.o
-KERNELS_OBJ := $(call obj,$(KERNELS)) $(ISAS:%=$(B)/kernels/cpu/tiled_%.o)
+CUDA_SRC    := $(if $(NO_CUDA),,$(wildcard kernels/cuda/*.cu))
+CUDA_OBJ    := $(CUDA_SRC:%.cu=$(B)/%.o)
+KERNELS_OBJ := $(call obj,$(KERNELS)) $(ISAS:%=$(B)/kernels/cpu/tiled_%.o) $(CUDA_OBJ)
 
-.PHONY: help build run check check-all lint format deps clean install uninstall
+.PHONY: help build release run check check-gpu bench-gpu budget check-all lint format deps clean \
+        install uninstall
 .DEFAULT_GOAL := help
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -64,6 +103,10 @@ help:
 	'                private daemon' \
 	'make check      build and run every test; the last line is the summary' \
 	'make build      the programs only: $(B)/fad, $(B)/fa-cli, $(B)/libfa.a' \
+	'make release    the same with kernels for every GPU architecture, in build/all-archs' \
+	'make check-gpu  run the CUDA kernels'"'"' tests on the GPU here (needs nvcc)' \
+	'make bench-gpu  time the CUDA kernels on the GPU here; BENCH="--shape 4,12,512,64 v3 v4"' \
+	'make budget     write what the CUDA kernels take now to tests/kernel-budget' \
 	'make check-all  the tests as built plainly, with ASan+UBSan, and with TSan, then lint' \
 	'make lint       include order, file and function lengths, clang-format, clang-tidy, cppcheck' \
 	'make format     clang-format the sources in place' \
@@ -71,20 +114,42 @@ help:
 	'make clean      remove build/' \
 	'make install    programs, libfa and systemd units, under DESTDIR and PREFIX (/usr/local);' \
 	'                make uninstall removes them' \
-	'SAN=asan or SAN=tsan before build or check uses a sanitizer build'
+	'SAN=asan or SAN=tsan before build or check uses a sanitizer build; CUDA=no builds for the' \
+	'CPU only, as happens where there is no nvcc'
 
 build: $(B)/fad $(B)/fa-cli $(B)/libfa.a
 
+release:
+	@$(MAKE) build CUDA_ARCHS=all
+
 run: deps
 	@$(MAKE) build
-	@if command -v nvcc >/dev/null 2>&1; \
-	 then echo 'fad: built for the CPU (this version has no CUDA kernels yet)'; \
-	 else echo 'fad: no CUDA toolkit (nvcc) found: built for the CPU only'; fi
+	@echo 'fad: $(if $(NO_CUDA),built for the CPU only ($(NO_CUDA)),CUDA kernels built; this \
+	version'"'"'s daemon serves on the CPU (make check-gpu runs them))'
 	$(B)/fa-cli run --spawn --version v4 --shape 4,12,2048,64 --check
 
 check: deps
-	@$(MAKE) build tests
-	@FA_DATA=$(abspath $(FA_DATA)) FA_BUILD=$(abspath $(B)) tests/run-tests $(TESTS:%=$(B)/tests/%)
+	@$(MAKE) build tests gpu-tests
+	@$(TEST_ENV) tests/run-tests $(TESTS:%=$(B)/tests/%) \
+	    $(if $(filter none,$(SAN)),tests/check-budget)
+
+check-gpu: deps
+	$(if $(NO_CUDA),$(error make check-gpu: there are no CUDA kernels to run: $(NO_CUDA)))
+	@$(MAKE) build gpu-tests
+	@$(TEST_ENV) tests/check-gpu
+
+bench-gpu: deps
+	$(if $(NO_CUDA),$(error make bench-gpu: there are no CUDA kernels to run: $(NO_CUDA)))
+	@$(MAKE) $(B)/gpu/bench
+	@FA_COMMIT=$$(git describe --always --dirty 2>/dev/null) $(B)/gpu/bench $(BENCH)
+
+budget: deps
+	$(if $(NO_CUDA),$(error make budget: there are no CUDA kernels: $(NO_CUDA)))
+	@$(MAKE) build $(B)/gpu/functions
+	@$(TEST_ENV) tests/check-budget --write
+
+TEST_ENV = FA_DATA=$(abspath $(FA_DATA)) FA_BUILD=$(abspath $(B)) FA_NO_CUDA='$(NO_CUDA)' \
+           FA_NVCC=$(NVCC_PATH)
 
 check-all:
 	$(MAKE) check
@@ -96,7 +161,7 @@ check-all:
 tests: $(TESTS:%=$(B)/tests/%) $(B)/tests/readme_example $(B)/tests/proto_example.py
 
 deps:
-	@tests/install-deps build
+	@tests/install-deps build $(if $(NO_CUDA),,g++)
 
 lint:
 	@tests/install-deps lint
@@ -104,7 +169,7 @@ lint:
 	tests/lint
 
 format:
-	git ls-files '*.c' '*.h' | xargs clang-format -i
+	git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
 clean:
 	rm -rf build
@@ -149,7 +214,8 @@ $(GEN)/fad.pb-c.h: $(GEN)/fad.pb-c.c ;
 
 # The kernels want the vectoriser; their arithmetic must not be reordered, so never -ffast-math.
 $(B)/kernels/%.o: CFLAGS += $(if $(filter none,$(SAN)),-O3,-O2)
-$(B)/kernels/%.o: CPPFLAGS += $(ISAS_DEFINED)
+$(B)/kernels/%.o: CPPFLAGS += $(ISAS_DEFINED) -DFA_HAVE_CUDA=$(HAVE_CUDA)
+$(B)/tests/gpu/%.o: CPPFLAGS += $(CUDA_INCLUDE)
 
 $(B)/%.o: %.c Makefile | $(GEN)/fad.pb-c.h
 	@mkdir -p $(@D)
@@ -165,6 +231,21 @@ $(B)/kernels/cpu/tiled_%.o: kernels/cpu/tiled.c Makefile | $(GEN)/fad.pb-c.h
 	@$(if $(V),,echo '  CC   $@')
 	$(Q)$(CC) $(CPPFLAGS) -DFA_ISA=$* $(CFLAGS) $(ISA_$*) -MMD -MP -c -o $@ $<
 
+# What nvcc is asked for. What depends on it is rebuilt when it, or whether there is CUDA, changes.
+.PHONY: FORCE
+$(B)/cuda.config: FORCE
+	@mkdir -p $(@D)
+	@echo '$(if $(NO_CUDA),none,$(NVCC_PATH) $(NVCCFLAGS))' | cmp -s - $@ || \
+	 echo '$(if $(NO_CUDA),none,$(NVCC_PATH) $(NVCCFLAGS))' >$@
+$(B)/kernels/versions.o: $(B)/cuda.config
+
+# x.ptxas says which registers and memory each function takes: tests/check-budget reads it.
+$(B)/%.o: %.cu Makefile $(B)/cuda.config
+	@mkdir -p $(@D)
+	@$(if $(V),,echo '  NVCC $@')
+	$(Q)$(NVCC_PATH) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$(@:.o=.ptxas) 2>&1 || \
+	    { grep -vE '^ptxas info|bytes stack frame' $(@:.o=.ptxas); exit 1; }
+
 # --- Libraries and programs ----------------------------------------------------------------------
 
 # libfa carries the protocol, so that a program needs no other archive of ours. It is one object in
@@ -175,11 +256,11 @@ $(B)/libfa.o: $(call obj,$(CLIENT)) $(PROTO_OBJ) $(PUBLIC)
 	$(Q)sed -n 's/^[a-z].*[ *]\(fa_[a-z0-9_]*\)(.*/\1/p' $(PUBLIC) >$(@:.o=.symbols)
 	$(Q)objcopy --keep-global-symbols=$(@:.o=.symbols) $@
 $(B)/libfa.a: $(B)/libfa.o
-$(B)/libfakernels.a: $(KERNELS_OBJ) $(call obj,$(PROTO))
+$(B)/libfakernels.a: $(KERNELS_OBJ) $(call obj,$(PROTO)) $(B)/cuda.config
 $(B)/libfad.a: $(call obj,$(DAEMON)) $(PROTO_OBJ)
 $(B)/lib%.a:
 	@rm -f $@
-	$(Q)$(AR) rcs $@ $^
+	$(Q)$(AR) rcs $@ $(filter %.o,$^)
 
 $(B)/fad: $(B)/daemon/main.o $(B)/libfad.a $(B)/libfakernels.a
 	@$(if $(V),,echo '  LINK $@')
@@ -194,6 +275,32 @@ $(B)/tests/test_%: $(B)/tests/test_%.o $(call obj,$(HELPERS)) $(call obj,$(CLI_P
                    $(call obj,$(CLIENT)) $(B)/libfad.a $(B)/libfakernels.a
 	@$(if $(V),,echo '  LINK $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) $(CLI_LIBS) $(CHECK_LIBS)
+
+# --- Tests for a GPU: built wherever nvcc is, run by tests/check-gpu ------------------------------
+
+# Programs with their own main; the rest of tests/gpu that is not a test is in all programs. The
+# tests of kernels/ that run on a GPU as they are become programs a second time.
+GPU_ALL   := $(sort $(basename $(notdir $(wildcard tests/gpu/*.c tests/gpu/*.cu))))
+GPU_MAINS := $(filter ragged planted bench functions,$(GPU_ALL))
+GPU_TESTS := $(filter test_%,$(GPU_ALL))
+GPU_AGAIN := test_kernels test_bits test_nonfinite
+GPU_PARTS := $(patsubst %,$(B)/tests/gpu/%.o,$(filter-out $(GPU_MAINS) $(GPU_TESTS),$(GPU_ALL))) \
+             $(B)/tests/helpers/attend.o $(B)/tests/helpers/cases.o $(B)/gpu/test.o
+
+.PHONY: gpu-tests
+gpu-tests: $(if $(NO_CUDA),,$(patsubst %,$(B)/gpu/%,$(GPU_MAINS) $(GPU_TESTS) $(GPU_AGAIN)))
+
+# Check's main, for programs that bring none.
+$(B)/gpu/test.o: $(B)/tests/helpers/test.o
+	@mkdir -p $(@D)
+	$(Q)objcopy --weaken-symbol=main --weaken-symbol=test_suite $< $@
+
+$(patsubst %,$(B)/gpu/%,$(GPU_MAINS) $(GPU_TESTS)): $(B)/gpu/%: $(B)/tests/gpu/%.o
+$(GPU_AGAIN:%=$(B)/gpu/%): $(B)/gpu/%: $(B)/tests/%.o
+$(B)/gpu/%: $(GPU_PARTS) $(B)/libfakernels.a
+	@$(if $(V),,echo '  LINK $@')
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS) $(CLI_LIBS) \
+	    $(CHECK_LIBS)
 
 # The programs that the READMEs print, as printed; the C one with all warnings on.
 $(B)/tests/readme_example.c: README.md

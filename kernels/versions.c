@@ -1,17 +1,24 @@
 /* versions.c: the ladder of versions, and how a request finds its kernel. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cuda/cuda.h"
 #include "kernels/fa_attention.h"
 
 #include <string.h>
 
+#if FA_HAVE_CUDA
+#define KERNELS(cpu, cuda) [FA_CPU] = fa_cpu_##cpu##_kernel, [FA_CUDA] = fa_cuda_##cuda##_kernel
+#else
+#define KERNELS(cpu, cuda) [FA_CPU] = fa_cpu_##cpu##_kernel
+#endif
+
 /* On the CPU v0 is the plain kernel and every later version the tiled one: what sets those apart
  * from each other is where a GPU keeps its state, which has no counterpart here. */
 static const struct fa_version versions[] = {
-    {"v0", "Naive", NULL, {[FA_CPU] = fa_cpu_plain_kernel}},
-    {"v1", "FlashAttention-1", "v0", {[FA_CPU] = fa_cpu_tiled_kernel}},
-    {"v2", "Simplified FlashAttention-2", "v1", {[FA_CPU] = fa_cpu_tiled_kernel}},
-    {"v3", "Warp-local FlashAttention-2", "v2", {[FA_CPU] = fa_cpu_tiled_kernel}},
-    {"v4", "Optimised v3", "v3", {[FA_CPU] = fa_cpu_tiled_kernel}},
+    {"v0", "Naive", NULL, {KERNELS(plain, v0)}},
+    {"v1", "FlashAttention-1", "v0", {KERNELS(tiled, v1)}},
+    {"v2", "Simplified FlashAttention-2", "v1", {KERNELS(tiled, v2)}},
+    {"v3", "Warp-local FlashAttention-2", "v2", {KERNELS(tiled, v3)}},
+    {"v4", "Optimised v3", "v3", {KERNELS(tiled, v4)}},
 };
 
 /* What "auto" starts from: the fastest on every platform, at every shape it covers. */

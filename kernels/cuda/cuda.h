@@ -18,7 +18,7 @@ const struct fa_kernel *fa_cuda_v4_kernel(const struct fa_target *target);
 
 /* A __global__ function of ours. */
 struct cuda_function {
-    const char *name; /* as in tests/budget: "v4<64>" */
+    const char *name; /* as in tests/kernel-budget: "v4<64>" for v4_kernel<64> */
     const void *entry;
     int threads;   /* of a block */
     size_t shared; /* dynamic shared memory of a block, bytes */

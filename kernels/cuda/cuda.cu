@@ -1,0 +1,133 @@
+/* cuda.cu: which CUDA kernels an architecture has, and readying a device for them. */
+#include "kernels/cuda/cuda.h"
+
+#include <cuda_runtime.h>
+#include <pthread.h>
+#include <string.h>
+
+enum { VERSIONS = 5, LOWEST_ARCH = 80 };
+
+typedef const struct fa_kernel *find_kernel(const struct fa_target *target);
+typedef const struct cuda_function *list_functions(size_t *count);
+
+static find_kernel *const find[VERSIONS] = {
+    fa_cuda_v0_kernel, fa_cuda_v1_kernel, fa_cuda_v2_kernel, fa_cuda_v3_kernel, fa_cuda_v4_kernel,
+};
+
+static list_functions *const functions[VERSIONS] = {
+    cuda_v0_functions, cuda_v1_functions, cuda_v2_functions, cuda_v3_functions, cuda_v4_functions,
+};
+
+/* --- The kernels of an architecture ---------------------------------------------------------- */
+
+struct kernel_set {
+    size_t count;
+    const struct fa_kernel *kernels[VERSIONS];
+};
+
+static struct kernel_set kernels_of(int arch)
+{
+    const struct fa_target target = {FA_CUDA, arch};
+    struct kernel_set set = {};
+
+    for (int i = 0; i < VERSIONS && arch >= LOWEST_ARCH; i++) {
+        const struct fa_kernel *kernel = find[i](&target);
+        bool known = !kernel;
+        for (size_t j = 0; j < set.count; j++)
+            known |= set.kernels[j] == kernel;
+        if (!known)
+            set.kernels[set.count++] = kernel;
+    }
+    return set;
+}
+
+/* Architectures differ by tile size only, so few sets exist. A set once given out never changes. */
+const struct fa_kernel *const *fa_cuda_kernels(int arch, size_t *count)
+{
+    enum { SETS = 8 };
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct kernel_set sets[SETS];
+    static int used;
+    const struct kernel_set set = kernels_of(arch);
+    int i = 0;
+
+    pthread_mutex_lock(&lock);
+    while (i < used && memcmp(&sets[i], &set, sizeof set) != 0)
+        i++;
+    if (i == used && used < SETS)
+        sets[used++] = set;
+    pthread_mutex_unlock(&lock);
+    *count = i < SETS ? set.count : 0;
+    return sets[i < SETS ? i : 0].kernels;
+}
+
+/* --- Readying a device ----------------------------------------------------------------------- */
+
+/* Takes the error from the thread, too, lest a later call report it. */
+static enum fa_status failed(struct fa_error *error, cudaError_t code, const char *what)
+{
+    enum fa_status status = FA_INTERNAL;
+
+    (void)cudaGetLastError();
+    if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver ||
+        code == cudaErrorStubLibrary)
+        status = FA_UNIMPLEMENTED; /* this machine has no GPU, or no driver new enough */
+    else if (code == cudaErrorMemoryAllocation)
+        status = FA_RESOURCE_EXHAUSTED;
+    return fa_error_set(error, status, "", "%s: %s (%s)", what, cudaGetErrorName(code),
+                        cudaGetErrorString(code));
+}
+
+/* A function that needs more shared memory than a block can have here is left as it is: its kernel
+ * is not chosen for this architecture. */
+static enum fa_status prepare_function(const struct cuda_function *function, int shared_limit,
+                                       struct fa_error *error)
+{
+    cudaFuncAttributes attributes;
+    /* Functions are loaded lazily; asking for attributes loads one. */
+    cudaError_t code = cudaFuncGetAttributes(&attributes, function->entry);
+
+    if (code != cudaSuccess)
+        return failed(error, code, function->name);
+    if (attributes.sharedSizeBytes + function->shared > (size_t)shared_limit)
+        return FA_OK;
+    if (function->shared > 0)
+        code = cudaFuncSetAttribute(function->entry, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    (int)function->shared);
+    /* One division between cache and shared memory for all: an SM must run dry to change it. */
+    if (code == cudaSuccess)
+        code = cudaFuncSetAttribute(function->entry, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared);
+    return code == cudaSuccess ? FA_OK : failed(error, code, function->name);
+}
+
+enum fa_status fa_cuda_prepare(int *arch, struct fa_error *error)
+{
+    int device, major, minor, shared_limit;
+    cudaError_t code = cudaGetDevice(&device);
+
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    if (code == cudaSuccess)
+        code =
+            cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (code != cudaSuccess)
+        return failed(error, code, "the CUDA device");
+    *arch = 10 * major + minor;
+    if (*arch < LOWEST_ARCH)
+        return fa_error_set(error, FA_UNIMPLEMENTED, "",
+                            "the device has compute capability %d.%d; the kernels need %d.%d",
+                            major, minor, LOWEST_ARCH / 10, LOWEST_ARCH % 10);
+    for (int i = 0; i < VERSIONS; i++) {
+        size_t count;
+        const struct cuda_function *list = functions[i](&count);
+        for (size_t j = 0; j < count; j++) {
+            enum fa_status status = prepare_function(&list[j], shared_limit, error);
+            if (status != FA_OK)
+                return status;
+        }
+    }
+    return FA_OK;
+}
