@@ -109,13 +109,10 @@ uint64_t fa_problem_flops(const struct fa_problem *problem)
     return flops;
 }
 
-/* Bytes a second at which fresh memory is written for the first time, about. */
-#define WRITE_RATE 2e9
-
 double fa_kernel_seconds(const struct fa_kernel *kernel, const struct fa_problem *problem)
 {
     const double outputs = (double)problem->batch * problem->heads * problem->q_len;
     const double bytes = outputs * (problem->head_dim + 1) * sizeof(float);
-    return (double)fa_problem_flops(problem) / kernel->rate + bytes / WRITE_RATE +
+    return (double)fa_problem_flops(problem) / kernel->rate + bytes * kernel->byte_seconds +
            (double)kernel->units(problem) * kernel->unit_seconds;
 }

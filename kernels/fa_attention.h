@@ -86,7 +86,8 @@ struct fa_target {
 };
 
 /* One call of a kernel: several problems of one shape (only pointers differ), a range over all of
- * their units (problem p has the units [p * units, (p + 1) * units)). */
+ * their units (problem p has the units [p * units, (p + 1) * units)). CUDA: tensors, state and
+ * scratch are on the stream's device; nothing of the struct is read after the call. */
 struct fa_launch {
     const struct fa_problem *problem;
     const struct fa_tensors *tensors; /* [problem_count] */
@@ -95,13 +96,13 @@ struct fa_launch {
     void *state;   /* problem_count * fa_kernel.state bytes, problem 0 first, 64-byte aligned */
     void *scratch; /* fa_kernel.scratch bytes, 64-byte aligned, of this launch alone */
     void *stream;  /* CUDA: a cudaStream_t; CPU: unused, the call returns when the work is done */
-    /* NULL, or a flag that another thread may set (atomically) when nobody wants the result any
-     * more. A CPU kernel that sees it set returns FA_OK early, within a millisecond or so, its
-     * output undefined. */
+    /* CPU: NULL, or a flag that another thread may set (atomically) when nobody wants the result
+     * any more. A kernel that sees it set returns FA_OK early, within a millisecond or so, its
+     * output undefined. CUDA: unused. */
     const bool *stop;
 };
 
-/* A kernel. Equal names give equal bits. */
+/* A kernel. Equal names give equal bits, of CUDA kernels on equal architectures. */
 struct fa_kernel {
     const char *name;
 
@@ -126,10 +127,11 @@ struct fa_kernel {
 
     double rate;         /* FLOP/s of one stream, measured */
     double unit_seconds; /* what a unit takes besides its FLOP, measured */
+    double byte_seconds; /* what a byte of the outputs takes besides, about */
 };
 
 /* A first guess of how long the problem takes on one stream, in seconds: its FLOP at the kernel's
- * rate, its outputs' bytes at a memory's, and what its units take besides. */
+ * rate, and what its units and its outputs' bytes take besides. */
 double fa_kernel_seconds(const struct fa_kernel *kernel, const struct fa_problem *problem);
 
 /* A version: one rung of the ladder. The table has one row each, slowest first. */
@@ -172,9 +174,11 @@ const struct fa_kernel *const *fa_cpu_kernels(size_t *count);
 
 /* --- kernels/cuda, in builds with the CUDA toolkit ------------------------------------------ */
 
-/* Every CUDA kernel for a compute capability (fa_target.arch), slowest version first; none below
- * 80. *count entries. Static. For tests and benchmarks; others go through fa_choose. */
-const struct fa_kernel *const *fa_cuda_kernels(int arch, size_t *count);
+/* Every CUDA kernel for a compute capability (fa_target.arch), slowest version first, into
+ * kernels[0], kernels[1] ..; returns how many: none below 80. For tests and benchmarks; others go
+ * through fa_choose. */
+#define FA_CUDA_KERNELS_MAX 8
+size_t fa_cuda_kernels(int arch, const struct fa_kernel *kernels[FA_CUDA_KERNELS_MAX]);
 
 /* Readies the calling thread's current device for launches: loads every kernel, which would else
  * happen at its first launch and wait for whatever runs, and raises its limit of shared memory. The

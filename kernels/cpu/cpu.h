@@ -33,6 +33,9 @@ uint64_t fa_cpu_unit_count(const struct fa_problem *problem, uint32_t block_rows
 struct fa_cpu_unit fa_cpu_unit_at(const struct fa_launch *launch, uint32_t block_rows,
                                   uint64_t unit);
 
+/* fa_kernel.byte_seconds: of memory that is written for the first time, 2 GB/s. */
+#define FA_CPU_BYTE_SECONDS 0.5e-9
+
 /* Whether the launch's result is no longer wanted. Kernels look every millisecond or more often. */
 static inline bool fa_cpu_stopped(const struct fa_launch *launch)
 {

@@ -350,4 +350,5 @@ const struct fa_kernel JOIN(fa_cpu_tiled_, FA_ISA) = {
     .launch = run,
     .rate = RATE,
     .unit_seconds = UNIT_SECONDS,
+    .byte_seconds = FA_CPU_BYTE_SECONDS,
 };

@@ -38,12 +38,11 @@ __host__ __device__ constexpr int block_width(uint32_t head_dim)
 /* Bytes of shared memory. */
 __host__ __device__ constexpr size_t block_shared(int side, uint32_t head_dim)
 {
-    return (size_t)side *
-           (4 * tile_stride(block_width(head_dim)) + weight_stride(side) + 3) * sizeof(float);
+    return (size_t)side * (4 * tile_stride(block_width(head_dim)) + weight_stride(side) + 3) *
+           sizeof(float);
 }
 
-template <int T> __device__ __forceinline__ struct block<T> block_at(float *shared, int head_dim)
-{
+template <int T> __device__ __forceinline__ struct block<T> block_at(float *shared, int head_dim) {
     struct block<T> block;
 
     block.width = block_width(head_dim);
@@ -59,7 +58,8 @@ template <int T> __device__ __forceinline__ struct block<T> block_at(float *shar
     return block;
 }
 
-__device__ __forceinline__ int block_row()
+__device__ __forceinline__ int
+block_row()
 {
     return (int)threadIdx.x / 64 * 4 + lane_row((int)threadIdx.x % 32);
 }
@@ -85,10 +85,10 @@ __device__ __forceinline__ void copy_kv(const struct args &args, const struct ti
     const struct fa_problem &problem = args.problem;
     const int keys = (int)min((uint32_t)T, problem.kv_len - first), width = (int)problem.head_dim;
 
-    copy_tile(block.k, block.stride, T, block.width, tile.k + first * problem.k.row,
-              problem.k.row, keys, width);
-    copy_tile(block.v, block.stride, T, block.width, tile.v + first * problem.v.row,
-              problem.v.row, keys, width);
+    copy_tile(block.k, block.stride, T, block.width, tile.k + first * problem.k.row, problem.k.row,
+              keys, width);
+    copy_tile(block.v, block.stride, T, block.width, tile.v + first * problem.v.row, problem.v.row,
+              keys, width);
 }
 
 /* No keys yet. */
@@ -109,9 +109,9 @@ __device__ __forceinline__ void score(const struct block<T> &block,
     const int row = block_row(), column = block_column();
     float scores[R][R] = {};
 
-    add_dots<BLOCK_UNROLL, R, R, BLOCK_SIDE, BLOCK_SIDE>(scores, block.q + row * block.stride, block.stride,
-                                           block.k + column * block.stride, block.stride,
-                                           block.width);
+    add_dots<BLOCK_UNROLL, R, R, BLOCK_SIDE, BLOCK_SIDE>(
+        scores, block.q + row * block.stride, block.stride, block.k + column * block.stride,
+        block.stride, block.width);
 #pragma unroll
     for (int i = 0; i < R; i++)
 #pragma unroll

@@ -2,10 +2,9 @@
 #include "kernels/cuda/cuda.h"
 
 #include <cuda_runtime.h>
-#include <pthread.h>
-#include <string.h>
 
 enum { VERSIONS = 5, LOWEST_ARCH = 80 };
+static_assert((int)VERSIONS <= FA_CUDA_KERNELS_MAX, "room for all");
 
 typedef const struct fa_kernel *find_kernel(const struct fa_target *target);
 typedef const struct cuda_function *list_functions(size_t *count);
@@ -18,50 +17,18 @@ static list_functions *const functions[VERSIONS] = {
     cuda_v0_functions, cuda_v1_functions, cuda_v2_functions, cuda_v3_functions, cuda_v4_functions,
 };
 
-/* --- The kernels of an architecture ---------------------------------------------------------- */
-
-struct kernel_set {
-    size_t count;
-    const struct fa_kernel *kernels[VERSIONS];
-};
-
-static struct kernel_set kernels_of(int arch)
+size_t fa_cuda_kernels(int arch, const struct fa_kernel *kernels[FA_CUDA_KERNELS_MAX])
 {
     const struct fa_target target = {FA_CUDA, arch};
-    struct kernel_set set = {};
+    size_t count = 0;
 
-    for (int i = 0; i < VERSIONS && arch >= LOWEST_ARCH; i++) {
+    for (int i = 0; i < VERSIONS; i++) {
         const struct fa_kernel *kernel = find[i](&target);
-        bool known = !kernel;
-        for (size_t j = 0; j < set.count; j++)
-            known |= set.kernels[j] == kernel;
-        if (!known)
-            set.kernels[set.count++] = kernel;
+        if (kernel)
+            kernels[count++] = kernel;
     }
-    return set;
+    return count;
 }
-
-/* Architectures differ by tile size only, so few sets exist. A set once given out never changes. */
-const struct fa_kernel *const *fa_cuda_kernels(int arch, size_t *count)
-{
-    enum { SETS = 8 };
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static struct kernel_set sets[SETS];
-    static int used;
-    const struct kernel_set set = kernels_of(arch);
-    int i = 0;
-
-    pthread_mutex_lock(&lock);
-    while (i < used && memcmp(&sets[i], &set, sizeof set) != 0)
-        i++;
-    if (i == used && used < SETS)
-        sets[used++] = set;
-    pthread_mutex_unlock(&lock);
-    *count = i < SETS ? set.count : 0;
-    return sets[i < SETS ? i : 0].kernels;
-}
-
-/* --- Readying a device ----------------------------------------------------------------------- */
 
 /* Takes the error from the thread, too, lest a later call report it. */
 static enum fa_status failed(struct fa_error *error, cudaError_t code, const char *what)

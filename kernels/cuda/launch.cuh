@@ -41,8 +41,8 @@ struct tile {
     const float *q;     /* the tile's first row */
     const float *k, *v; /* the first key of the head that it reads */
     float *o;
-    float *lse; /* NULL: not wanted */
-    uint32_t first_row, rows;    /* rows: tile_rows, or fewer at the end */
+    float *lse;               /* NULL: not wanted */
+    uint32_t first_row, rows; /* rows: tile_rows, or fewer at the end */
     uint32_t tile_rows;
     uint32_t keys;               /* that the last row, and so any of them, sees */
     uint32_t first_key, end_key; /* the unit's part of these keys; may be empty */
@@ -50,6 +50,9 @@ struct tile {
     uint32_t *done; /* with several spans: how many of the tile's are done */
     float *parts;   /* and their partial results, [spans][rows][head_dim + 2] */
 };
+
+/* fa_kernel.byte_seconds: 2 TB/s. */
+#define BYTE_SECONDS 0.5e-12
 
 /* --- On the host ---------------------------------------------------------------------------- */
 
@@ -184,8 +187,7 @@ __device__ __forceinline__ struct tile tile_at(const struct args &args, uint64_t
     const struct fa_problem &problem = args.problem;
     const uint64_t head = problem_head % problem.heads;
     const uint64_t batch = problem_head / problem.heads % problem.batch;
-    const struct fa_tensors &tensors =
-        args.tensors[problem_head / problem.heads / problem.batch];
+    const struct fa_tensors &tensors = args.tensors[problem_head / problem.heads / problem.batch];
     const uint64_t kv_head = head / (problem.heads / problem.kv_heads);
     struct tile tile = {};
 

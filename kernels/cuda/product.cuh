@@ -104,8 +104,8 @@ __device__ __forceinline__ void add_values(float (&sums)[R][4 * G], const float 
 /* Copies `rows` rows of `width` elements, times factor, into a tile of tile_rows by padded, the
  * rest zeroes. A warp takes a row at a time. */
 __device__ __forceinline__ void copy_tile(float *to, int stride, int tile_rows, int padded,
-                                          const float *from, int64_t row_stride, int rows, int width,
-                                          float factor = 1)
+                                          const float *from, int64_t row_stride, int rows,
+                                          int width, float factor = 1)
 {
     const int warps = (int)blockDim.x / 32, first = (int)threadIdx.x / 32;
 

@@ -70,8 +70,8 @@ __device__ __forceinline__ struct tile tile_of_block(const struct args &args, ui
     const uint64_t heads = (uint64_t)problem.batch * problem.heads, tiles = heads * cut.tiles;
     const uint64_t problem_number = unit / cut.spans / tiles, index = unit / cut.spans % tiles;
     const uint32_t number = cut.tiles - 1 - (uint32_t)(index / heads);
-    struct tile tile = tile_at(args, problem_number * heads + index % heads, number * tile_rows,
-                               tile_rows);
+    struct tile tile =
+        tile_at(args, problem_number * heads + index % heads, number * tile_rows, tile_rows);
 
     if (cut.spans > 1) {
         char *state = args.state + problem_number * args.state_bytes;
@@ -98,9 +98,8 @@ __device__ __forceinline__ void find_tile(const struct args &args, uint32_t tile
 __device__ __forceinline__ float *part_row(const struct args &args, const struct tile &tile,
                                            uint32_t span, uint32_t row)
 {
-    return tile.parts +
-           ((size_t)span * min(args.problem.q_len, tile.tile_rows) + row) *
-               (args.problem.head_dim + 2);
+    return tile.parts + ((size_t)span * min(args.problem.q_len, tile.tile_rows) + row) *
+                            (args.problem.head_dim + 2);
 }
 
 /* Merges the parts of the spans that the tile sees, and writes the output. */

@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
         copy_tile(k, stride, SIDE, padded, tile.k + first * problem.k.row + d, problem.k.row, keys,
                   width);
         __syncthreads();
-        add_dots<BLOCK_UNROLL, STEPS, STEPS, BLOCK_SIDE, BLOCK_SIDE>(sums, q + row * stride, stride,
-                                                       k + column * stride, stride, padded);
+        add_dots<BLOCK_UNROLL, STEPS, STEPS, BLOCK_SIDE, BLOCK_SIDE>(
+            sums, q + row * stride, stride, k + column * stride, stride, padded);
     }
 #pragma unroll
     for (int i = 0; i < STEPS; i++)
@@ -166,13 +166,13 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
             visible[i] = keys < first ? 0 : (int)min(keys - first, (uint32_t)SIDE);
         }
         if (masked)
-            add_values<BLOCK_UNROLL, STEPS, 1, BLOCK_SIDE, 0, true>(sums, weights + row * weight_stride(SIDE),
-                                                      weight_stride(SIDE), v + column, stride,
-                                                      SIDE, visible);
+            add_values<BLOCK_UNROLL, STEPS, 1, BLOCK_SIDE, 0, true>(
+                sums, weights + row * weight_stride(SIDE), weight_stride(SIDE), v + column, stride,
+                SIDE, visible);
         else
-            add_values<BLOCK_UNROLL, STEPS, 1, BLOCK_SIDE, 0, false>(sums, weights + row * weight_stride(SIDE),
-                                                       weight_stride(SIDE), v + column, stride,
-                                                       SIDE, visible);
+            add_values<BLOCK_UNROLL, STEPS, 1, BLOCK_SIDE, 0, false>(
+                sums, weights + row * weight_stride(SIDE), weight_stride(SIDE), v + column, stride,
+                SIDE, visible);
 #pragma unroll
         for (int i = 0; i < STEPS; i++)
 #pragma unroll
@@ -217,8 +217,9 @@ static const struct fa_kernel kernel = {
     .state = no_bytes,
     .scratch = scratch,
     .launch = launch,
-    .rate = 10e12,
-    .unit_seconds = 0,
+    .rate = 9.5e12,
+    .unit_seconds = 80e-9,
+    .byte_seconds = BYTE_SECONDS,
 };
 
 const struct fa_kernel *fa_cuda_v0_kernel(const struct fa_target *target)
@@ -229,9 +230,9 @@ const struct fa_kernel *fa_cuda_v0_kernel(const struct fa_target *target)
 const struct cuda_function *cuda_v0_functions(size_t *count)
 {
     static const struct cuda_function functions[] = {
-        {"v0_scores_kernel", (const void *)v0_scores_kernel, BLOCK_THREADS, 0},
-        {"v0_softmax_kernel", (const void *)v0_softmax_kernel, BLOCK_THREADS, 0},
-        {"v0_values_kernel", (const void *)v0_values_kernel, BLOCK_THREADS, 0},
+        {"v0_scores", (const void *)v0_scores_kernel, BLOCK_THREADS, 0},
+        {"v0_softmax", (const void *)v0_softmax_kernel, BLOCK_THREADS, 0},
+        {"v0_values", (const void *)v0_values_kernel, BLOCK_THREADS, 0},
     };
     *count = sizeof functions / sizeof functions[0];
     return functions;

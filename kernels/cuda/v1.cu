@@ -106,7 +106,8 @@ __device__ __forceinline__ void outer_step(const struct args &args, const struct
 }
 
 template <int T>
-__global__ void __launch_bounds__(BLOCK_THREADS, 1) v1_kernel(const __grid_constant__ struct args args)
+__global__ void __launch_bounds__(BLOCK_THREADS, 1)
+    v1_kernel(const __grid_constant__ struct args args)
 {
     extern __shared__ float4 shared[];
     const struct fa_problem &problem = args.problem;
@@ -171,8 +172,9 @@ static const struct fa_kernel kernel = {
     .state = state,
     .scratch = no_bytes,
     .launch = launch,
-    .rate = 5e12,
+    .rate = 2.2e12,
     .unit_seconds = 0,
+    .byte_seconds = BYTE_SECONDS,
 };
 
 const struct fa_kernel *fa_cuda_v1_kernel(const struct fa_target *target)
@@ -183,9 +185,9 @@ const struct fa_kernel *fa_cuda_v1_kernel(const struct fa_target *target)
 const struct cuda_function *cuda_v1_functions(size_t *count)
 {
     static const struct cuda_function functions[] = {
-        {"v1_kernel<64>", (const void *)v1_kernel<64>, BLOCK_THREADS, block_shared(64, 64)},
-        {"v1_kernel<32>", (const void *)v1_kernel<32>, BLOCK_THREADS, block_shared(32, 128)},
-        {"v1_kernel<16>", (const void *)v1_kernel<16>, BLOCK_THREADS, block_shared(16, 256)},
+        {"v1<64>", (const void *)v1_kernel<64>, BLOCK_THREADS, block_shared(64, 64)},
+        {"v1<32>", (const void *)v1_kernel<32>, BLOCK_THREADS, block_shared(32, 128)},
+        {"v1<16>", (const void *)v1_kernel<16>, BLOCK_THREADS, block_shared(16, 256)},
     };
     *count = sizeof functions / sizeof functions[0];
     return functions;

@@ -19,7 +19,8 @@ static size_t state(const struct fa_problem *problem)
 }
 
 template <int T>
-__global__ void __launch_bounds__(BLOCK_THREADS, 3) v2_kernel(const __grid_constant__ struct args args)
+__global__ void __launch_bounds__(BLOCK_THREADS, 3)
+    v2_kernel(const __grid_constant__ struct args args)
 {
     extern __shared__ float4 shared[];
     const struct block<T> block = block_at<T>((float *)shared, args.problem.head_dim);
@@ -67,8 +68,8 @@ static enum fa_status launch(const struct fa_launch *launch)
                         : side == 32 ? (const void *)v2_kernel<32>
                                      : (const void *)v2_kernel<16>;
 
-    return for_each_part(launch, units(problem), state(problem), spans_cut(problem, side), INT32_MAX,
-                         [=](struct args *args) {
+    return for_each_part(launch, units(problem), state(problem), spans_cut(problem, side),
+                         INT32_MAX, [=](struct args *args) {
                              return enqueue(entry, args->unit_count, BLOCK_THREADS,
                                             block_shared(side, problem->head_dim), args,
                                             launch->stream);
@@ -83,8 +84,9 @@ static const struct fa_kernel kernel = {
     .state = state,
     .scratch = no_bytes,
     .launch = launch,
-    .rate = 10e12,
-    .unit_seconds = 0,
+    .rate = 13.7e12,
+    .unit_seconds = 65e-9,
+    .byte_seconds = BYTE_SECONDS,
 };
 
 const struct fa_kernel *fa_cuda_v2_kernel(const struct fa_target *target)
@@ -95,9 +97,9 @@ const struct fa_kernel *fa_cuda_v2_kernel(const struct fa_target *target)
 const struct cuda_function *cuda_v2_functions(size_t *count)
 {
     static const struct cuda_function functions[] = {
-        {"v2_kernel<64>", (const void *)v2_kernel<64>, BLOCK_THREADS, block_shared(64, 64)},
-        {"v2_kernel<32>", (const void *)v2_kernel<32>, BLOCK_THREADS, block_shared(32, 128)},
-        {"v2_kernel<16>", (const void *)v2_kernel<16>, BLOCK_THREADS, block_shared(16, 256)},
+        {"v2<64>", (const void *)v2_kernel<64>, BLOCK_THREADS, block_shared(64, 64)},
+        {"v2<32>", (const void *)v2_kernel<32>, BLOCK_THREADS, block_shared(32, 128)},
+        {"v2<16>", (const void *)v2_kernel<16>, BLOCK_THREADS, block_shared(16, 256)},
     };
     *count = sizeof functions / sizeof functions[0];
     return functions;

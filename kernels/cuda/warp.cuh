@@ -66,8 +66,8 @@ template <int D, int R, int KEYS, int UNROLL> struct warp {
 #pragma unroll
             for (int j = 0; j < C; j++)
                 scores[i][j] = 0;
-        add_dots<UNROLL, R, C, WARP_ROWS, WARP_COLUMNS>(scores, q, tile_stride(D),
-                                                k + column * tile_stride(D), tile_stride(D), D);
+        add_dots<UNROLL, R, C, WARP_ROWS, WARP_COLUMNS>(
+            scores, q, tile_stride(D), k + column * tile_stride(D), tile_stride(D), D);
         if (!masked(args, first))
             return;
 #pragma unroll
@@ -81,9 +81,8 @@ template <int D, int R, int KEYS, int UNROLL> struct warp {
     }
 
     /* Scores to weights in shared memory; o is rescaled with alpha when the values come. */
-    __device__ __forceinline__ void weigh_tile(const struct args &args,
-                                               float (&scores)[R][KEYS / WARP_COLUMNS],
-                                               float (&alpha)[R])
+    __device__ __forceinline__ void
+    weigh_tile(const struct args &args, float (&scores)[R][KEYS / WARP_COLUMNS], float (&alpha)[R])
     {
         weigh<R, KEYS / WARP_COLUMNS, LANE_COLUMN_BITS>(scores, top, sum, alpha, args.scale_log2);
 #pragma unroll
@@ -166,7 +165,7 @@ template <int D, int R, int KEYS, int UNROLL> struct warp {
             float *to = tile.o + row * args.problem.o.row + column;
             if (column == 0) /* the weights are done with */
                 weights[i * WARP_ROWS * weight_stride(KEYS)] = top[i],
-                                         weights[i * WARP_ROWS * weight_stride(KEYS) + 1] = sum[i];
+                                        weights[i * WARP_ROWS * weight_stride(KEYS) + 1] = sum[i];
             if (row >= tile.rows)
                 continue;
 #pragma unroll
