@@ -63,8 +63,9 @@ static void check_several(const struct fa_problem *problem, const struct fa_kern
     for (uint32_t i = 0; i < count; i++) {
         expect_bits(&ordered[i], expected[i], "in a launch of several");
         free(expected[i].o);
-        device_release(&made[i]);
     }
+    for (uint32_t i = 0; i < count; i++)
+        device_release(&made[i]);
     gpu_free(state);
 }
 
