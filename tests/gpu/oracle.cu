@@ -6,15 +6,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
+#include <cstdlib>
 
 namespace
 {
 
-constexpr unsigned GROUP = 8;     /* rows of one head that share loads */
-constexpr unsigned THREADS = 256; /* of every block */
-constexpr unsigned CHUNK = 4096;  /* keys that one block sums values of */
-constexpr size_t SCORES_MAX = (size_t)1 << 27;
+constexpr unsigned GROUP = 8;                  /* rows of one head that share loads */
+constexpr unsigned THREADS = 256;              /* of every block */
+constexpr unsigned CHUNK = 4096;               /* keys that one block sums values of */
+constexpr size_t SCORES_MAX = (size_t)1 << 27; /* of rows taken together */
+constexpr size_t ROWS_MAX = (size_t)1 << 20;
 
 struct row {
     int64_t q, k, v; /* offsets of its query, first key and first value */
@@ -161,39 +162,43 @@ row row_at(const fa_problem &p, uint64_t index)
             n * p.v.batch + kv * p.v.head, mask_visible_keys(&p, i)};
 }
 
-/* Neighbours in the list that read the same keys and values. */
-std::vector<group> group_rows(const std::vector<row> &rows)
-{
-    std::vector<group> groups;
+/* Of some rows of the list: what b.rows and b.groups are to hold. */
+struct lists {
+    row *rows;
+    group *groups;
+    unsigned row_count, group_count;
+};
 
-    for (uint32_t i = 0; i < rows.size(); i++) {
-        const row &now = rows[i];
-        if (groups.empty() || groups.back().count == GROUP || rows[i - 1].k != now.k ||
-            rows[i - 1].v != now.v)
-            groups.push_back({i, 0, 0});
-        groups.back().count++;
-        groups.back().visible = std::max(groups.back().visible, now.visible);
+/* Groups are of neighbours in the list that read the same keys and values. */
+void append(struct lists *lists, const row &now)
+{
+    const unsigned i = lists->row_count++, last = lists->group_count - 1;
+
+    lists->rows[i] = now;
+    if (i > 0 && lists->groups[last].count < GROUP && lists->rows[i - 1].k == now.k &&
+        lists->rows[i - 1].v == now.v) {
+        lists->groups[last].count++;
+        lists->groups[last].visible = std::max(lists->groups[last].visible, now.visible);
+    } else {
+        lists->groups[lists->group_count++] = {i, 1, now.visible};
     }
-    return groups;
 }
 
-cudaError_t run(batch b, const std::vector<row> &rows, const std::vector<group> &groups, double *o,
-                double *lse)
+cudaError_t run(const batch &b, const struct lists &lists, double *o, double *lse)
 {
-    const unsigned count = (unsigned)rows.size(), group_count = (unsigned)groups.size();
+    const unsigned rows = lists.row_count, groups = lists.group_count;
 
-    cudaMemcpy((void *)b.rows, rows.data(), count * sizeof(row), cudaMemcpyHostToDevice);
-    cudaMemcpy((void *)b.groups, groups.data(), group_count * sizeof(group),
-               cudaMemcpyHostToDevice);
+    cudaMemcpy((void *)b.rows, lists.rows, rows * sizeof(row), cudaMemcpyHostToDevice);
+    cudaMemcpy((void *)b.groups, lists.groups, groups * sizeof(group), cudaMemcpyHostToDevice);
     if (b.tiles)
-        score<<<group_count * b.tiles, THREADS>>>(b);
-    normalise<<<count, THREADS>>>(b);
+        score<<<groups * b.tiles, THREADS>>>(b);
+    normalise<<<rows, THREADS>>>(b);
     if (b.chunks)
-        weigh<<<group_count * b.chunks, THREADS>>>(b);
-    add<<<count, THREADS>>>(b);
-    cudaMemcpy(o, b.o, count * sizeof(double) * b.head_dim, cudaMemcpyDeviceToHost);
+        weigh<<<groups * b.chunks, THREADS>>>(b);
+    add<<<rows, THREADS>>>(b);
+    cudaMemcpy(o, b.o, rows * sizeof(double) * b.head_dim, cudaMemcpyDeviceToHost);
     if (lse)
-        cudaMemcpy(lse, b.lse, count * sizeof(double), cudaMemcpyDeviceToHost);
+        cudaMemcpy(lse, b.lse, rows * sizeof(double), cudaMemcpyDeviceToHost);
     return cudaGetLastError();
 }
 
@@ -202,42 +207,48 @@ cudaError_t run(batch b, const std::vector<row> &rows, const std::vector<group> 
 cudaError_t oracle_rows(const fa_problem *problem, const fa_tensors *tensors, const uint64_t *list,
                         uint64_t count, double *o, double *lse)
 {
-    const size_t most = std::min<size_t>(
-        {(size_t)count, std::max<size_t>(1, SCORES_MAX / ((size_t)problem->kv_len + 1)), 1 << 20});
-    const size_t width = problem->head_dim;
-    batch b = {};
+    const size_t width = problem->head_dim, keys = problem->kv_len;
+    const size_t most =
+        std::min((size_t)count, std::max((size_t)1, std::min(SCORES_MAX / (keys + 1), ROWS_MAX)));
+    const size_t chunks = (keys + CHUNK - 1) / CHUNK;
     double *numbers = nullptr;
-    char *lists = nullptr;
-    cudaError_t error;
+    char *memory = nullptr;
+    struct lists lists = {(row *)malloc(most * sizeof(row)), (group *)malloc(most * sizeof(group))};
+    cudaError_t error = cudaErrorMemoryAllocation;
 
     if (count == 0)
-        return cudaSuccess;
-    b.q = (const float *)tensors->q;
-    b.k = (const float *)tensors->k;
-    b.v = (const float *)tensors->v;
-    b.k_row = problem->k.row;
-    b.v_row = problem->v.row;
-    b.scale = problem->scale;
-    b.kv_len = problem->kv_len;
-    b.head_dim = problem->head_dim;
-    b.tiles = (problem->kv_len + THREADS - 1) / THREADS;
-    b.chunks = (problem->kv_len + CHUNK - 1) / CHUNK;
-    error = cudaMalloc(&numbers, most * (b.kv_len + b.chunks * width + width + 1) * sizeof(double));
+        error = cudaSuccess;
+    else if (lists.rows && lists.groups)
+        error = cudaMalloc(&numbers, most * (keys + chunks * width + width + 1) * sizeof(double));
     if (error == cudaSuccess)
-        error = cudaMalloc(&lists, most * (sizeof(row) + sizeof(group)));
-    b.scores = numbers;
-    b.parts = b.scores + most * b.kv_len;
-    b.o = b.parts + most * b.chunks * width;
-    b.lse = b.o + most * width;
-    b.rows = (const row *)lists;
-    b.groups = (const group *)(b.rows + most);
+        error = cudaMalloc(&memory, most * (sizeof(row) + sizeof(group)));
+    const batch b = {
+        .q = (const float *)tensors->q,
+        .k = (const float *)tensors->k,
+        .v = (const float *)tensors->v,
+        .k_row = problem->k.row,
+        .v_row = problem->v.row,
+        .scale = problem->scale,
+        .kv_len = problem->kv_len,
+        .head_dim = problem->head_dim,
+        .tiles = (unsigned)((keys + THREADS - 1) / THREADS),
+        .chunks = (unsigned)chunks,
+        .rows = (const row *)memory,
+        .groups = (const group *)(memory + most * sizeof(row)),
+        .scores = numbers,
+        .parts = numbers + most * keys,
+        .o = numbers + most * (keys + chunks * width),
+        .lse = numbers + most * (keys + chunks * width + width),
+    };
     for (uint64_t done = 0; error == cudaSuccess && done < count; done += most) {
-        std::vector<row> rows;
-        for (uint64_t i = done; i < std::min<uint64_t>(count, done + most); i++)
-            rows.push_back(row_at(*problem, list ? list[i] : i));
-        error = run(b, rows, group_rows(rows), o + done * width, lse ? lse + done : nullptr);
+        lists.row_count = lists.group_count = 0;
+        for (uint64_t i = done; i < std::min(count, done + most); i++)
+            append(&lists, row_at(*problem, list ? list[i] : i));
+        error = run(b, lists, o + done * width, lse ? lse + done : nullptr);
     }
     cudaFree(numbers);
-    cudaFree(lists);
+    cudaFree(memory);
+    free(lists.rows);
+    free(lists.groups);
     return error;
 }

@@ -48,8 +48,14 @@ static void check_kernel(const struct device *device, const struct fa_kernel *ke
 
 enum rows { ALL_ROWS, SOME_ROWS };
 
-/* Every kernel that covers the problem and takes less than so many seconds. l2_bound 0: the
- * place's. */
+/* v1 has a block for each head, and so few of them where heads are few. */
+static bool is_slow(const struct fa_kernel *kernel, const struct fa_problem *problem)
+{
+    return kernel->in_order &&
+           fa_problem_flops(problem) / ((uint64_t)problem->batch * problem->heads) > 10000000000;
+}
+
+/* Every kernel that covers the problem and takes about `seconds` at most. l2_bound 0: the place's. */
 static void check(const struct fa_problem *problem, struct attend_data data, enum rows which,
                   double seconds, double l2_bound)
 {
@@ -63,7 +69,8 @@ static void check(const struct fa_problem *problem, struct attend_data data, enu
     reference = device_reference(&device, rows);
     for (size_t i = 0; i < count; i++) {
         const double bound = l2_bound > 0 ? l2_bound : place_l2_bound(kernels[i], problem->kv_len);
-        if (attend_covers(kernels[i], problem) && fa_kernel_seconds(kernels[i], problem) < seconds)
+        if (attend_covers(kernels[i], problem) && !is_slow(kernels[i], problem) &&
+            fa_kernel_seconds(kernels[i], problem) < seconds)
             check_kernel(&device, kernels[i], rows, reference, bound);
     }
     free(reference.o);
@@ -91,9 +98,9 @@ START_TEST(many_keys)
     const struct attend_data data = {.q_spread = 1, .v_mean = (float)(_i % 2), .v_spread = 1};
     struct fa_problem problem = attend_problem(1, 4, 2, q_len, 65536, 64, FA_MASK_NONE);
 
-    check(&problem, data, SOME_ROWS, 0.5, 0); /* v1, a block a head, takes ten times longer */
+    check(&problem, data, SOME_ROWS, INFINITY, 0);
     problem = attend_problem(1, 2, 1, q_len, 65536, 128, FA_MASK_CAUSAL_BOTTOM_RIGHT);
-    check(&problem, data, SOME_ROWS, 0.5, 0);
+    check(&problem, data, SOME_ROWS, INFINITY, 0);
 }
 END_TEST
 
@@ -105,7 +112,8 @@ START_TEST(many_heads)
     struct fa_problem problem = attend_problem(shapes[_i][0], shapes[_i][1], shapes[_i][1], 3, 5,
                                                shapes[_i][2], FA_MASK_CAUSAL_BOTTOM_RIGHT);
 
-    check(&problem, (struct attend_data){1, 1, 1}, ALL_ROWS, INFINITY, 1e-5);
+    /* Half of the spread, for the LSE of so few keys is a score, and the rows are many. */
+    check(&problem, (struct attend_data){0.5f, 1, 1}, ALL_ROWS, INFINITY, 1e-5);
 }
 END_TEST
 
