@@ -245,8 +245,8 @@ START_TEST(scales_of_any_size)
     const float spread = 0.04f / sqrtf((float)head_dim);
     const struct attend_data data = {.q_spread = spread, .v_mean = 0, .v_spread = 1};
 
-    /* Summed over 128 dimensions a single score, all that the first row sees of a causal mask to the
-     * top left, has too few digits for the bound of LSE. */
+    /* Summed over 128 dimensions a single score, all that the first row sees of a causal mask to
+     * the top left, has too few digits for the bound of LSE. */
     for (int mask = 0; mask < (head_dim < 128 ? MASKS : MASKS - 1); mask++) {
         struct fa_problem problem = attend_problem(1, 2, 1, 40, 70, head_dim, masks[mask]);
         problem.scale = scales[_i / ATTEND_WIDTHS];

@@ -1,5 +1,5 @@
-/* NaN, infinities, and the ends of what a float holds: without influence where masked, as in float arithmetic where
- * seen. Every kernel of the place. */
+/* NaN, infinities, and the ends of what a float holds: without influence where masked, as in float
+ * arithmetic where seen. Every kernel of the place. */
 #include "tests/helpers/attend.h"
 #include "tests/helpers/place.h"
 #include "tests/helpers/test.h"

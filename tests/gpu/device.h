@@ -39,8 +39,8 @@ struct device_rows {
 /* All rows. */
 struct device_rows device_all(const struct fa_problem *problem);
 
-/* Of up to 64 heads, among them the first and the last, up to 64 rows each: the first, the last, and
- * those at the edges of tiles of 64 and 128. Free the index. */
+/* Of up to 64 heads, among them the first and the last, up to 64 rows each: the first, the last,
+ * and those at the edges of tiles of 64 and 128. Free the index. */
 struct device_rows device_sample(const struct fa_problem *problem);
 
 /* The outputs of rows, packed: o, then lse. Free o, which has both. */

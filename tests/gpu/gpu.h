@@ -20,8 +20,8 @@ extern bool gpu_bare;
 void *gpu_alloc(size_t bytes);
 void gpu_free(void *memory);
 
-/* Launches on a stream of the calling thread, with a scratch that is new and holds NaN, and waits. The
- * launch's stream and scratch are ignored. */
+/* Launches on a stream of the calling thread, with a scratch that is new and holds NaN, and waits.
+ * The launch's stream and scratch are ignored. */
 enum fa_status gpu_run(const struct fa_kernel *kernel, struct fa_launch launch);
 
 #endif

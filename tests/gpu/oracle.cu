@@ -1,5 +1,5 @@
-/* oracle.cu: the definition of attention in double precision, as kernels/cpu/reference.c has it: all
- * scores of a row in memory, their maximum, the exponentials, the weighted sum. */
+/* oracle.cu: the definition of attention in double precision, as kernels/cpu/reference.c has it:
+ * all scores of a row in memory, their maximum, the exponentials, the weighted sum. */
 #include "tests/gpu/oracle.h"
 
 #include "kernels/mask.h"

@@ -1,5 +1,5 @@
-/* planted write|race|uninit|sync: a kernel with the fault that one of compute-sanitizer's tools is to
- * find. Ends well in any case, so that the exit status is the tool's. */
+/* planted write|race|uninit|sync: a kernel with the fault that one of compute-sanitizer's tools is
+ * to find. Ends well in any case, so that the exit status is the tool's. */
 #include "tests/helpers/test.h"
 
 #include <cstring>

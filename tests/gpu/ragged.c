@@ -1,6 +1,7 @@
 /* ragged [--quick]: for compute-sanitizer. Every kernel of the device over shapes that end inside
- * every tile, at each head_dim that has code of its own, held against the CPU's oracle. --quick, for
- * the tools that take long, leaves out what runs the same code. Ends with 1 when a result is wrong. */
+ * every tile, at each head_dim that has code of its own, held against the CPU's oracle. --quick,
+ * for the tools that take long, leaves out what runs the same code. Ends with 1 when a result is
+ * wrong. */
 #include "tests/gpu/gpu.h"
 #include "tests/helpers/attend.h"
 #include "tests/helpers/place.h"

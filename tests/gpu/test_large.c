@@ -55,7 +55,8 @@ static bool is_slow(const struct fa_kernel *kernel, const struct fa_problem *pro
            fa_problem_flops(problem) / ((uint64_t)problem->batch * problem->heads) > 10000000000;
 }
 
-/* Every kernel that covers the problem and takes about `seconds` at most. l2_bound 0: the place's. */
+/* Every kernel that covers the problem and takes `seconds` at most, about. l2_bound 0 is the
+ * place's. */
 static void check(const struct fa_problem *problem, struct attend_data data, enum rows which,
                   double seconds, double l2_bound)
 {
@@ -104,8 +105,8 @@ START_TEST(many_keys)
 }
 END_TEST
 
-/* More heads than a grid has in its second and third dimension. Rows of so few keys have no bound in
- * L2 but that of a row. */
+/* More heads than a grid has in its second and third dimension. Rows of so few keys have no bound
+ * in L2 but that of a row. */
 START_TEST(many_heads)
 {
     static const uint32_t shapes[][3] = {{1, 80000, 64}, {80000, 1, 64}, {40000, 2, 128}};

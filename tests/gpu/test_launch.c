@@ -55,7 +55,7 @@ static void check_several(const struct fa_problem *problem, const struct fa_kern
     for (uint32_t i = 0; i < count; i++) {
         ordered[i] = made[i * 67 % count]; /* a prime that divides no count */
         expected[i] = run_alone(&ordered[i], kernel);
-        ck_assert(i == 0 || memcmp(expected[i].o, expected[0].o, 64) != 0);
+        ck_assert(i == 0 || expected[i].o[0] != expected[0].o[0]);
     }
     for (uint32_t i = 0; i < count; i++)
         device_poison(&ordered[i]);

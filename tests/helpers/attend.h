@@ -35,7 +35,7 @@ struct attend {
 struct fa_problem attend_problem(uint32_t batch, uint32_t heads, uint32_t kv_heads, uint32_t q_len,
                                  uint32_t kv_len, uint32_t head_dim, enum fa_mask mask);
 
-/* The head_dims that a test tries: one of its own, then those that the fast kernels have code for. */
+/* The head_dims that a test tries: one of its own, then those for which fast kernels have code. */
 enum { ATTEND_WIDTHS = 3 };
 uint32_t attend_width(int index, uint32_t own);
 
@@ -57,8 +57,8 @@ bool attend_covers(const struct fa_kernel *kernel, const struct fa_problem *prob
 void attend_begin(const struct attend *attend);
 void attend_poison(const struct attend *attend);
 
-/* Runs the kernel over one range of the run begun; or over one of both problems in one launch, begun
- * each. The outputs may be read after attend_fetch. */
+/* Runs the kernel over one range of the run begun; or over one of both problems in one launch,
+ * begun each. The outputs may be read after attend_fetch. */
 void attend_run_range(const struct attend *attend, const struct fa_kernel *kernel,
                       struct fa_range range);
 void attend_run_both(const struct attend *const both[2], const struct fa_kernel *kernel,

@@ -39,8 +39,8 @@ void place_release(struct attend *attend);
 /* Zeroes the state and makes the mirrors equal to the tensors. */
 void place_begin(const struct attend *attend);
 
-/* Runs a range of one or two equal problems in one launch, with the first one's state, and waits for
- * it. The scratch is new and holds NaN. For any thread. */
+/* Runs a range of one or two equal problems in one launch, with the first one's state, and waits
+ * for it. The scratch is new and holds NaN. For any thread. */
 enum fa_status place_run(const struct attend *const *problems, uint32_t count,
                          const struct fa_kernel *kernel, struct fa_range range);
 
