@@ -1,6 +1,7 @@
-/* Equal bits: what may vary without changing a row's result, for every CPU kernel of this
- * machine. */
+/* Equal bits: what may vary without changing a row's result, for every kernel of the
+ * place. */
 #include "tests/helpers/attend.h"
+#include "tests/helpers/place.h"
 #include "tests/helpers/test.h"
 
 #include <pthread.h>
@@ -11,12 +12,21 @@ static const enum fa_mask masks[] = {FA_MASK_NONE, FA_MASK_CAUSAL_BOTTOM_RIGHT,
                                      FA_MASK_CAUSAL_TOP_LEFT};
 enum { MASKS = sizeof masks / sizeof masks[0] };
 
-/* The loop index of these tests runs over kernels and masks. */
+/* The loop index of these tests runs over kernels, masks and head_dims. */
 static const struct fa_kernel *kernel_of(int index)
 {
     size_t count;
-    const struct fa_kernel *const *kernels = fa_cpu_kernels(&count);
-    return kernels[index / MASKS];
+    const struct fa_kernel *const *kernels = place_kernels(&count);
+    return kernels[index / (MASKS * place_widths)];
+}
+
+/* head_dim is the test's own one. */
+static struct fa_problem problem_of(int index, uint32_t batch, uint32_t heads, uint32_t kv_heads,
+                                    uint32_t q_len, uint32_t kv_len, uint32_t head_dim)
+{
+    return attend_problem(batch, heads, kv_heads, q_len, kv_len,
+                          attend_width(index % place_widths, head_dim),
+                          masks[index / place_widths % MASKS]);
 }
 
 static uint32_t bits_of(float x)
@@ -47,6 +57,7 @@ static float *run_whole(const struct attend *attend, const struct fa_kernel *ker
     return attend_outputs(attend, &count);
 }
 
+/* In the step-th order: forwards, backwards, or the even ones before the odd ones. */
 static void run_ranges(const struct attend *attend, const struct fa_kernel *kernel, uint64_t size,
                        uint64_t step)
 {
@@ -54,7 +65,6 @@ static void run_ranges(const struct attend *attend, const struct fa_kernel *kern
 
     attend_poison(attend);
     for (uint64_t i = 0; i < ranges; i++) {
-        /* forwards, backwards, and the even ones before the odd ones */
         const uint64_t half = (ranges + 1) / 2;
         const uint64_t order[] = {i, ranges - 1 - i, i < half ? 2 * i : 2 * (i - half) + 1};
         const uint64_t first = order[step] * size, left = units - first;
@@ -69,17 +79,20 @@ static void check_ranges(const struct fa_problem *problem, const struct fa_kerne
     struct attend attend;
     float *expected;
 
+    if (!attend_covers(kernel, problem))
+        return;
     attend_init(&attend, problem, ATTEND_NORMAL, 0);
     expected = run_whole(&attend, kernel);
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
-        for (uint64_t step = 0; step < 3; step++) {
+        for (uint64_t step = 0; step < (kernel->in_order ? 1 : 3); step++) {
             run_ranges(&attend, kernel, sizes[s], step);
             expect_bits(&attend, expected, "ranges");
         }
     for (uint64_t cut = 1; cut < units; cut += 1 + units / 16) {
+        const struct fa_range head = {0, cut}, tail = {cut, units - cut};
         attend_poison(&attend);
-        attend_run_range(&attend, kernel, (struct fa_range){cut, units - cut});
-        attend_run_range(&attend, kernel, (struct fa_range){0, cut});
+        attend_run_range(&attend, kernel, kernel->in_order ? head : tail);
+        attend_run_range(&attend, kernel, kernel->in_order ? tail : head);
         expect_bits(&attend, expected, "two ranges");
     }
     free(expected);
@@ -88,21 +101,27 @@ static void check_ranges(const struct fa_problem *problem, const struct fa_kerne
 
 START_TEST(any_ranges_in_any_order)
 {
-    struct fa_problem problem = attend_problem(2, 3, 3, 150, 333, 20, masks[_i % MASKS]);
+    struct fa_problem problem = problem_of(_i, 2, 3, 3, 150, 333, 20);
     check_ranges(&problem, kernel_of(_i));
 }
 END_TEST
 
+/* Ranges that share anything are more than one for each head, else the tests below test nothing. */
+static void expect_several_units(const struct fa_problem *problem, const struct fa_kernel *kernel)
+{
+    if (attend_covers(kernel, problem) && kernel->state(problem) > 0)
+        ck_assert_uint_gt(kernel->units(problem), problem->heads);
+}
+
 /* Keys enough for several units of each tile. */
 START_TEST(any_ranges_of_the_keys)
 {
-    struct fa_problem problem = attend_problem(1, 2, 1, 3, 33000, 8, masks[_i % MASKS]);
-    const bool plain = strcmp(kernel_of(_i)->name, "plain") == 0;
+    struct fa_problem problem = problem_of(_i, 1, 2, 1, 3, 33000, 8);
 
-    ck_assert_uint_eq(kernel_of(_i)->units(&problem), plain ? 2 : 10);
+    expect_several_units(&problem, kernel_of(_i));
     check_ranges(&problem, kernel_of(_i));
-    problem = attend_problem(1, 1, 1, 66, 16000, 3, masks[_i % MASKS]);
-    ck_assert_uint_eq(kernel_of(_i)->units(&problem), plain ? 5 : 4);
+    problem = problem_of(_i, 1, 1, 1, 66, 16000, 3);
+    expect_several_units(&problem, kernel_of(_i));
     check_ranges(&problem, kernel_of(_i));
 }
 END_TEST
@@ -124,11 +143,13 @@ static void *run_half(void *argument)
 START_TEST(two_threads_and_repeated_runs)
 {
     const struct fa_kernel *kernel = kernel_of(_i);
-    struct fa_problem problem = attend_problem(1, 4, 4, 100, 100, 33, masks[_i % MASKS]);
+    struct fa_problem problem = problem_of(_i, 1, 4, 4, 100, 100, 33);
     const uint64_t units = kernel->units(&problem);
     struct attend attend;
     float *expected;
 
+    if (!attend_covers(kernel, &problem) || kernel->in_order)
+        return;
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
     expected = run_whole(&attend, kernel);
     for (int run = 0; run < 30; run++) {
@@ -168,10 +189,12 @@ static void *run_share(void *argument)
 START_TEST(threads_share_a_tile)
 {
     const struct fa_kernel *kernel = kernel_of(_i);
-    struct fa_problem problem = attend_problem(1, 2, 2, 5, 34000, 8, masks[_i % MASKS]);
+    struct fa_problem problem = problem_of(_i, 1, 2, 2, 5, 34000, 8);
     struct attend attend;
     float *expected;
 
+    if (!attend_covers(kernel, &problem) || kernel->in_order)
+        return;
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
     expected = run_whole(&attend, kernel);
     for (int run = 0; run < 10; run++) {
@@ -198,6 +221,8 @@ static void check_alone(const struct fa_problem *problem, const struct fa_kernel
     struct attend whole, part;
     float *expected;
 
+    if (!attend_covers(kernel, problem))
+        return;
     attend_init(&whole, problem, ATTEND_NORMAL, 0);
     expected = run_whole(&whole, kernel);
     for (uint32_t b = 0; b < problem->batch; b += problem->batch - 1) {
@@ -225,9 +250,9 @@ static void check_alone(const struct fa_problem *problem, const struct fa_kernel
 
 START_TEST(alone_and_in_a_batch)
 {
-    struct fa_problem problem = attend_problem(32, 6, 3, 70, 90, 24, masks[_i % MASKS]);
+    struct fa_problem problem = problem_of(_i, 32, 6, 3, 70, 90, 24);
     check_alone(&problem, kernel_of(_i));
-    problem = attend_problem(3, 4, 2, 5, 16000, 8, masks[_i % MASKS]);
+    problem = problem_of(_i, 3, 4, 2, 5, 16000, 8);
     check_alone(&problem, kernel_of(_i));
 }
 END_TEST
@@ -236,35 +261,28 @@ END_TEST
  * last to the first. */
 static void check_several(const struct fa_problem *problem, const struct fa_kernel *kernel)
 {
-    const uint64_t units = kernel->units(problem);
-    const size_t state = 2 * kernel->state(problem);
+    const uint64_t units = 2 * kernel->units(problem);
     struct attend first, second;
-    struct fa_launch launch = {.problem = problem, .problem_count = 2};
+    const struct attend *const both[2] = {&first, &second};
     float *expected_first, *expected_second;
 
+    if (!attend_covers(kernel, problem))
+        return;
     attend_init(&first, problem, ATTEND_NORMAL, 0);
     attend_init(&second, problem, (struct attend_data){2, 1, 1}, 3);
     expected_first = run_whole(&first, kernel);
     expected_second = run_whole(&second, kernel);
-    launch.tensors = (const struct fa_tensors[]){first.tensors, second.tensors};
-    ck_assert_int_eq(posix_memalign(&launch.scratch, 64, kernel->scratch(problem)), 0);
-    if (state)
-        ck_assert_int_eq(posix_memalign(&launch.state, 64, state), 0);
-    for (uint64_t count = 1; count < 2 * units; count += 2 * units - 2) {
+    for (uint64_t size = 1; size < units; size += units - 2) {
+        const uint64_t ranges = (units + size - 1) / size;
         attend_poison(&first);
         attend_poison(&second);
-        if (state)
-            memset(launch.state, 0, state);
-        for (uint64_t end = 2 * units; end > 0; end = launch.range.first) {
-            launch.range.count = end < count ? end : count;
-            launch.range.first = end - launch.range.count;
-            ck_assert_int_eq(kernel->launch(&launch), FA_OK);
+        for (uint64_t i = 0; i < ranges; i++) {
+            const uint64_t at = (kernel->in_order ? i : ranges - 1 - i) * size, left = units - at;
+            attend_run_both(both, kernel, (struct fa_range){at, left < size ? left : size});
         }
         expect_bits(&first, expected_first, "first");
         expect_bits(&second, expected_second, "second");
     }
-    free(launch.state);
-    free(launch.scratch);
     free(expected_first);
     free(expected_second);
     attend_release(&first);
@@ -273,9 +291,9 @@ static void check_several(const struct fa_problem *problem, const struct fa_kern
 
 START_TEST(several_problems_in_a_launch)
 {
-    struct fa_problem problem = attend_problem(2, 1, 1, 100, 60, 16, masks[_i % MASKS]);
+    struct fa_problem problem = problem_of(_i, 2, 1, 1, 100, 60, 16);
     check_several(&problem, kernel_of(_i));
-    problem = attend_problem(1, 2, 1, 3, 33000, 8, masks[_i % MASKS]);
+    problem = problem_of(_i, 1, 2, 1, 3, 33000, 8);
     check_several(&problem, kernel_of(_i));
 }
 END_TEST
@@ -283,24 +301,27 @@ END_TEST
 START_TEST(any_layout_and_alignment)
 {
     const struct fa_kernel *kernel = kernel_of(_i);
-    struct fa_problem problem = attend_problem(2, 4, 2, 77, 530, 40, masks[_i % MASKS]);
+    struct fa_problem problem = problem_of(_i, 2, 4, 2, 77, 530, 40);
+    const int64_t w = problem.head_dim;
     struct attend attend;
     float *expected;
 
+    if (!attend_covers(kernel, &problem))
+        return;
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
     expected = run_whole(&attend, kernel);
     attend_release(&attend);
     for (size_t shift = 0; shift < 17; shift += 1 + shift) {
-        problem.q = (struct fa_strides){.batch = 77 * 4 * 41, .head = 41, .row = 4 * 41};
-        problem.o = (struct fa_strides){.batch = 40, .head = 2 * 40, .row = 4 * 2 * 40};
-        problem.k = (struct fa_strides){.batch = 530 * 2 * 40, .head = 40, .row = 2 * 40};
-        problem.v = (struct fa_strides){.batch = 530 * 2 * 43, .head = 530 * 43, .row = 43};
+        problem.q = (struct fa_strides){77 * 4 * (w + 1), w + 1, 4 * (w + 1)};
+        problem.o = (struct fa_strides){w, 2 * w, 4 * 2 * w};
+        problem.k = (struct fa_strides){530 * 2 * w, w, 2 * w};
+        problem.v = (struct fa_strides){530 * 2 * (w + 3), 530 * (w + 3), w + 3};
         problem.lse = (struct fa_strides){.batch = 1, .head = 2, .row = 8};
         attend_init(&attend, &problem, ATTEND_NORMAL, shift);
         attend_run(&attend, kernel);
         expect_bits(&attend, expected, "layout");
         attend.tensors.lse = NULL; /* and without LSE */
-        attend_clear_state(&attend);
+        attend_poison(&attend);
         attend_run_range(&attend, kernel, (struct fa_range){0, kernel->units(&problem)});
         attend.tensors.lse = (float *)attend.memory[4] + shift;
         expect_bits(&attend, expected, "without lse");
@@ -314,24 +335,24 @@ END_TEST
  * vector a row lies. */
 START_TEST(any_place_in_a_tile)
 {
-    size_t count, size;
-    const struct fa_kernel *const *kernels = fa_cpu_kernels(&count);
-    struct fa_problem problem = attend_problem(1, 1, 1, 150, 530, 20, FA_MASK_NONE);
+    const struct fa_kernel *kernel = kernel_of(_i);
+    struct fa_problem problem = problem_of(_i, 1, 1, 1, 150, 530, 20);
     const size_t row_size = problem.head_dim + 1;
     struct attend attend;
+    float *outputs;
+    size_t size;
 
+    problem.mask = FA_MASK_NONE;
+    if (!attend_covers(kernel, &problem))
+        return;
     problem.q.row = 0;
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
-    for (size_t i = 0; i < count; i++) {
-        float *outputs;
-        attend_run(&attend, kernels[i]);
-        outputs = attend_outputs(&attend, &size);
-        for (size_t row = 1; row < problem.q_len; row++)
-            ck_assert_msg(memcmp(outputs + row * row_size, outputs, row_size * sizeof *outputs) ==
-                              0,
-                          "%s: row %zu", kernels[i]->name, row);
-        free(outputs);
-    }
+    attend_run(&attend, kernel);
+    outputs = attend_outputs(&attend, &size);
+    for (size_t row = 1; row < problem.q_len; row++)
+        ck_assert_msg(memcmp(outputs + row * row_size, outputs, row_size * sizeof *outputs) == 0,
+                      "%s: row %zu", kernel->name, row);
+    free(outputs);
     attend_release(&attend);
 }
 END_TEST
@@ -343,8 +364,8 @@ Suite *test_suite(void)
     size_t count;
     int all;
 
-    fa_cpu_kernels(&count);
-    all = (int)count * MASKS;
+    place_kernels(&count);
+    all = (int)count * MASKS * place_widths;
     suite_add_tcase(suite, tests);
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, any_ranges_in_any_order, 0, all);
@@ -354,6 +375,6 @@ Suite *test_suite(void)
     tcase_add_loop_test(tests, alone_and_in_a_batch, 0, all);
     tcase_add_loop_test(tests, several_problems_in_a_launch, 0, all);
     tcase_add_loop_test(tests, any_layout_and_alignment, 0, all);
-    tcase_add_test(tests, any_place_in_a_tile);
+    tcase_add_loop_test(tests, any_place_in_a_tile, 0, all);
     return suite;
 }

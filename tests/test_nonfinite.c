@@ -1,6 +1,7 @@
-/* NaN, infinities and huge values: without influence where masked, as in float arithmetic where
- * seen. Every CPU kernel of this machine. */
+/* NaN, infinities, and the ends of what a float holds: without influence where masked, as in float
+ * arithmetic where seen. Every kernel of the place. */
 #include "tests/helpers/attend.h"
+#include "tests/helpers/place.h"
 #include "tests/helpers/test.h"
 
 #include <math.h>
@@ -29,18 +30,21 @@ static void expect(bool met, const struct fa_kernel *kernel, size_t row, uint32_
 
 /* One key of a causal problem is replaced: the rows that do not see it keep their bits, the others
  * become NaN where it is NaN. With 40 <= key some rows of its tile, strip and block see it. */
-static void check_intruder(enum fa_mask mask, double scale, uint32_t key, float intruder)
+static void check_intruder(enum fa_mask mask, uint32_t head_dim, double scale, uint32_t key,
+                           float intruder)
 {
-    struct fa_problem problem = attend_problem(1, 2, 1, 150, 150, 20, mask);
+    struct fa_problem problem = attend_problem(1, 2, 1, 150, 150, head_dim, mask);
     struct attend attend;
     size_t count, size;
-    const struct fa_kernel *const *kernels = fa_cpu_kernels(&count);
+    const struct fa_kernel *const *kernels = place_kernels(&count);
 
     problem.scale = scale;
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
     for (size_t i = 0; i < count; i++) {
         float *before, *after;
         const size_t row_size = problem.head_dim + 1;
+        if (!attend_covers(kernels[i], &problem))
+            continue;
         set_key(&attend, key, 1, 1);
         attend_run(&attend, kernels[i]);
         before = attend_outputs(&attend, &size);
@@ -71,8 +75,10 @@ START_TEST(a_masked_key_has_no_influence)
 
     for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
         for (size_t s = 0; s < sizeof scales / sizeof scales[0]; s++) {
-            check_intruder(FA_MASK_CAUSAL_TOP_LEFT, scales[s], keys[k], intruders[_i]);
-            check_intruder(FA_MASK_CAUSAL_BOTTOM_RIGHT, scales[s], keys[k], intruders[_i]);
+            const float intruder = intruders[_i / place_widths];
+            const uint32_t head_dim = attend_width(_i % place_widths, 20);
+            check_intruder(FA_MASK_CAUSAL_TOP_LEFT, head_dim, scales[s], keys[k], intruder);
+            check_intruder(FA_MASK_CAUSAL_BOTTOM_RIGHT, head_dim, scales[s], keys[k], intruder);
         }
 }
 END_TEST
@@ -80,7 +86,8 @@ END_TEST
 /* Keys that no row sees, beside and beyond the ones that exist. */
 START_TEST(nothing_past_the_last_key_is_used)
 {
-    struct fa_problem problem = attend_problem(1, 2, 2, 70, 128, 64, FA_MASK_NONE);
+    struct fa_problem problem =
+        attend_problem(1, 2, 2, 70, 128, attend_width(_i, 80), FA_MASK_NONE);
     struct attend attend;
 
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
@@ -97,7 +104,8 @@ END_TEST
 /* Seen by every row: NaN in v reaches its column alone, NaN in k everything. */
 START_TEST(seen_nan_propagates)
 {
-    struct fa_problem problem = attend_problem(1, 1, 1, 40, 600, 16, FA_MASK_NONE);
+    struct fa_problem problem =
+        attend_problem(1, 1, 1, 40, 600, attend_width(_i, 16), FA_MASK_NONE);
     struct attend attend;
 
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
@@ -121,31 +129,32 @@ END_TEST
 START_TEST(infinite_scores)
 {
     static const double scales[] = {0.25, -0.25, 1e-46, -1e-60};
-    struct fa_problem problem = attend_problem(1, 1, 1, 40, 600, 16, FA_MASK_NONE);
+    const uint32_t head_dim = attend_width(_i % place_widths, 16);
+    struct fa_problem problem = attend_problem(1, 1, 1, 40, 600, head_dim, FA_MASK_NONE);
     struct attend attend;
 
-    problem.scale = scales[_i];
+    problem.scale = scales[_i / place_widths];
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
     for (uint32_t i = 0; i < 40; i++)
-        for (uint32_t d = 0; d < 16; d++) {
+        for (uint32_t d = 0; d < head_dim; d++) {
             float *q = attend_at(attend.tensors.q, problem.q, 0, 0, i);
             q[d] = problem.scale > 0 ? fabsf(q[d]) : -fabsf(q[d]);
         }
     for (uint32_t key = 0; key < 600; key++)
         if (key % 3 == 0 || key < 100 || key >= 480)
-            for (uint32_t d = 0; d < 16; d++)
+            for (uint32_t d = 0; d < head_dim; d++)
                 attend_at(attend.tensors.k, problem.k, 0, 0, key)[d] = -INFINITY;
     attend_check(&attend);
     ck_assert(isfinite(*attend_at(attend.tensors.lse, problem.lse, 0, 0, 0)));
 
     for (uint32_t key = 0; key < 600; key++)
-        for (uint32_t d = 0; d < 16; d++)
+        for (uint32_t d = 0; d < head_dim; d++)
             attend_at(attend.tensors.k, problem.k, 0, 0, key)[d] = -INFINITY;
     attend_check(&attend);
     ck_assert(*attend_at(attend.tensors.o, problem.o, 0, 0, 7) == 0);
     ck_assert(*attend_at(attend.tensors.lse, problem.lse, 0, 0, 7) == -INFINITY);
 
-    for (uint32_t d = 0; d < 16; d++)
+    for (uint32_t d = 0; d < head_dim; d++)
         attend_at(attend.tensors.k, problem.k, 0, 0, 300)[d] = INFINITY;
     attend_check(&attend);
     ck_assert(isnan(*attend_at(attend.tensors.o, problem.o, 0, 0, 7)));
@@ -157,12 +166,14 @@ END_TEST
  * and everywhere; NaN and +inf in one of them. */
 START_TEST(spans_of_the_keys)
 {
-    struct fa_problem problem = attend_problem(1, 1, 1, _i == 0 ? 40 : 1, 33000, 4, FA_MASK_NONE);
+    const uint32_t rows = _i / place_widths == 0 ? 40 : 1;
+    const uint32_t head_dim = attend_width(_i % place_widths, 4);
+    struct fa_problem problem = attend_problem(1, 1, 1, rows, 33000, head_dim, FA_MASK_NONE);
     struct attend attend;
 
     attend_init(&attend, &problem, (struct attend_data){1, 1, 1}, 0);
     for (uint32_t i = 0; i < problem.q_len; i++)
-        for (uint32_t d = 0; d < 4; d++) {
+        for (uint32_t d = 0; d < head_dim; d++) {
             float *q = attend_at(attend.tensors.q, problem.q, 0, 0, i);
             q[d] = fabsf(q[d]);
         }
@@ -191,12 +202,14 @@ END_TEST
 /* All scores lie far below 0, under a mask by which most units of a tile see no key. */
 START_TEST(spans_that_no_row_sees)
 {
-    struct fa_problem problem = attend_problem(1, 1, 1, 5, 33000, 4, FA_MASK_CAUSAL_TOP_LEFT);
+    const uint32_t head_dim = attend_width(_i, 4);
+    struct fa_problem problem =
+        attend_problem(1, 1, 1, 5, 33000, head_dim, FA_MASK_CAUSAL_TOP_LEFT);
     struct attend attend;
 
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
     for (uint32_t i = 0; i < 5; i++)
-        for (uint32_t d = 0; d < 4; d++) {
+        for (uint32_t d = 0; d < head_dim; d++) {
             attend_at(attend.tensors.q, problem.q, 0, 0, i)[d] = 128;
             attend_at(attend.tensors.k, problem.k, 0, 0, i)[d] = -128 - (float)(i * d) / 256;
         }
@@ -211,23 +224,63 @@ END_TEST
 /* More rows than keys, aligned at the end: the first rows see nothing, beside rows that do. */
 START_TEST(rows_that_see_no_key)
 {
-    struct fa_problem problem = attend_problem(1, 2, 2, 90, 50, 24, FA_MASK_CAUSAL_BOTTOM_RIGHT);
+    const uint32_t head_dim = attend_width(_i, 24);
+    struct fa_problem problem =
+        attend_problem(1, 2, 2, 90, 50, head_dim, FA_MASK_CAUSAL_BOTTOM_RIGHT);
     struct attend attend;
     size_t count;
-    const struct fa_kernel *const *kernels = fa_cpu_kernels(&count);
+    const struct fa_kernel *const *kernels = place_kernels(&count);
 
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
     attend_check(&attend);
     set_key(&attend, 0, NAN, NAN);
     for (size_t i = 0; i < count; i++) {
+        if (!attend_covers(kernels[i], &problem))
+            continue;
         attend_run(&attend, kernels[i]);
         for (uint32_t row = 0; row < 40; row++) {
             ck_assert(*attend_at(attend.tensors.lse, problem.lse, 0, 1, row) == -INFINITY);
-            for (uint32_t d = 0; d < 24; d++)
+            for (uint32_t d = 0; d < head_dim; d++)
                 ck_assert(attend_at(attend.tensors.o, problem.o, 0, 1, row)[d] == 0);
         }
         ck_assert(isnan(*attend_at(attend.tensors.o, problem.o, 0, 1, 40)));
     }
+    attend_release(&attend);
+}
+END_TEST
+
+/* Scales that a float can barely hold, or not at all, and scores that make something of them. */
+START_TEST(tiny_scales_of_huge_scores)
+{
+    static const double scales[] = {1e-38, -1e-40, 1e-44, 1e-46};
+    const uint32_t head_dim = attend_width(_i % place_widths, 4);
+    const float spread = 2e37f / sqrtf((float)head_dim); /* for scores that a float holds */
+    const struct attend_data data = {.q_spread = spread, .v_mean = 0, .v_spread = 1};
+    struct fa_problem problem = attend_problem(1, 2, 1, 40, 500, head_dim, FA_MASK_NONE);
+
+    problem.scale = scales[_i / place_widths];
+    attend_check_problem(&problem, data);
+}
+END_TEST
+
+/* Scores are exact multiples of 1/8 below -5e4, so that a sentinel for "masked" would show. */
+START_TEST(all_logits_below_minus_50000)
+{
+    const uint32_t head_dim = attend_width(_i % place_widths, 16);
+    struct fa_problem problem =
+        attend_problem(1, 1, 1, 60, 200, head_dim, (enum fa_mask)(_i / place_widths));
+    struct attend attend;
+
+    problem.scale = 8.0 / head_dim;
+    attend_init(&attend, &problem, ATTEND_NORMAL, 0);
+    for (uint32_t i = 0; i < 60; i++)
+        for (uint32_t d = 0; d < head_dim; d++)
+            attend_at(attend.tensors.q, problem.q, 0, 0, i)[d] = 128;
+    for (uint32_t j = 0; j < 200; j++)
+        for (uint32_t d = 0; d < head_dim; d++)
+            attend_at(attend.tensors.k, problem.k, 0, 0, j)[d] =
+                -64 - (d == 0 ? (float)(j * 7 % 16) / 64 : 0);
+    attend_check(&attend);
     attend_release(&attend);
 }
 END_TEST
@@ -239,12 +292,14 @@ Suite *test_suite(void)
 
     suite_add_tcase(suite, tests);
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, a_masked_key_has_no_influence, 0, INTRUDERS);
-    tcase_add_test(tests, nothing_past_the_last_key_is_used);
-    tcase_add_test(tests, seen_nan_propagates);
-    tcase_add_loop_test(tests, infinite_scores, 0, 4);
-    tcase_add_loop_test(tests, spans_of_the_keys, 0, 2);
-    tcase_add_test(tests, spans_that_no_row_sees);
-    tcase_add_test(tests, rows_that_see_no_key);
+    tcase_add_loop_test(tests, a_masked_key_has_no_influence, 0, INTRUDERS * place_widths);
+    tcase_add_loop_test(tests, nothing_past_the_last_key_is_used, 0, place_widths);
+    tcase_add_loop_test(tests, seen_nan_propagates, 0, place_widths);
+    tcase_add_loop_test(tests, infinite_scores, 0, 4 * place_widths);
+    tcase_add_loop_test(tests, spans_of_the_keys, 0, 2 * place_widths);
+    tcase_add_loop_test(tests, spans_that_no_row_sees, 0, place_widths);
+    tcase_add_loop_test(tests, rows_that_see_no_key, 0, place_widths);
+    tcase_add_loop_test(tests, tiny_scales_of_huge_scores, 0, 4 * place_widths);
+    tcase_add_loop_test(tests, all_logits_below_minus_50000, 0, 3 * place_widths);
     return suite;
 }

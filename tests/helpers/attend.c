@@ -1,14 +1,12 @@
 #include "tests/helpers/attend.h"
 
+#include "tests/helpers/place.h"
 #include "tests/helpers/test.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-/* Above this many bytes a tensor is mapped, so that only pages with elements take memory. */
-#define MAP_BYTES ((size_t)1 << 30)
 
 struct fa_problem attend_problem(uint32_t batch, uint32_t heads, uint32_t kv_heads, uint32_t q_len,
                                  uint32_t kv_len, uint32_t head_dim, enum fa_mask mask)
@@ -26,6 +24,12 @@ struct fa_problem attend_problem(uint32_t batch, uint32_t heads, uint32_t kv_hea
     };
     fa_set_packed(&problem);
     return problem;
+}
+
+uint32_t attend_width(int index, uint32_t own)
+{
+    const uint32_t widths[ATTEND_WIDTHS] = {own, 64, 128};
+    return widths[index];
 }
 
 /* A number in (0, 1) that follows from the seed alone (the finaliser of splitmix64). */
@@ -70,32 +74,16 @@ static float *allocate(struct attend *attend, int index, struct fa_extents exten
 
     ck_assert(fa_span(extents, strides, &span));
     bytes = ((size_t)span + shift) * sizeof(float);
-    if (bytes > MAP_BYTES) {
-        attend->bytes[index] = bytes;
+    attend->bytes[index] = bytes;
+    if (bytes > ATTEND_SPARSE_BYTES) {
         attend->memory[index] = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         ck_assert_ptr_ne(attend->memory[index], MAP_FAILED);
     } else {
         ck_assert_int_eq(posix_memalign(&attend->memory[index], 64, bytes ? bytes : 1), 0);
+        memset(attend->memory[index], 0xff, bytes); /* gaps hold NaN */
     }
     return (float *)attend->memory[index] + shift;
-}
-
-/* The most that any kernel wants, to the byte: the state of several kernels is never in use at
- * once. */
-static void allocate_state(struct attend *attend)
-{
-    size_t count;
-    const struct fa_kernel *const *kernels = fa_cpu_kernels(&count);
-
-    for (size_t i = 0; i < count; i++) {
-        const size_t bytes = kernels[i]->state(&attend->problem);
-        if (attend->state_bytes < bytes)
-            attend->state_bytes = bytes;
-    }
-    if (attend->state_bytes)
-        ck_assert_int_eq(posix_memalign(&attend->state, 64, attend->state_bytes), 0);
-    attend_clear_state(attend);
 }
 
 void attend_init(struct attend *attend, const struct fa_problem *problem, struct attend_data data,
@@ -115,59 +103,65 @@ void attend_init(struct attend *attend, const struct fa_problem *problem, struct
     fill(first[1], kv, problem->k, 2 * apart, 0, 1);
     fill(first[2], kv, problem->v, 3 * apart, data.v_mean, data.v_spread);
     attend->tensors = (struct fa_tensors){first[0], first[1], first[2], first[3], first[4]};
-    allocate_state(attend);
+    place_init(attend);
 }
 
 void attend_release(struct attend *attend)
 {
+    place_release(attend);
     for (int i = 0; i < 5; i++) {
-        if (attend->bytes[i])
+        if (attend->bytes[i] > ATTEND_SPARSE_BYTES)
             munmap(attend->memory[i], attend->bytes[i]);
         else
             free(attend->memory[i]);
     }
-    free(attend->state);
 }
 
-void attend_clear_state(const struct attend *attend)
+bool attend_covers(const struct fa_kernel *kernel, const struct fa_problem *problem)
 {
-    if (attend->state_bytes)
-        memset(attend->state, 0, attend->state_bytes);
+    const char *reason = kernel->refuses(problem);
+
+    ck_assert_msg(!reason || place_may_refuse, "%s refuses: %s", kernel->name, reason);
+    return !reason;
+}
+
+void attend_begin(const struct attend *attend)
+{
+    place_begin(attend);
 }
 
 void attend_poison(const struct attend *attend)
 {
     const struct fa_problem *problem = &attend->problem;
 
-    attend_clear_state(attend);
     fill(attend->tensors.o, fa_q_extents(problem), problem->o, 0, NAN, 0);
-    fill(attend->tensors.lse, fa_lse_extents(problem), problem->lse, 0, NAN, 0);
+    if (attend->tensors.lse)
+        fill(attend->tensors.lse, fa_lse_extents(problem), problem->lse, 0, NAN, 0);
+    attend_begin(attend);
 }
 
 void attend_run_range(const struct attend *attend, const struct fa_kernel *kernel,
                       struct fa_range range)
 {
-    const size_t bytes = kernel->scratch(&attend->problem);
-    struct fa_launch launch = {
-        .problem = &attend->problem,
-        .tensors = &attend->tensors,
-        .problem_count = 1,
-        .range = range,
-        .state = attend->state,
-        .stop = attend->stop,
-    };
+    ck_assert_int_eq(place_run(&attend, 1, kernel, range), FA_OK);
+}
 
-    ck_assert(kernel->state(&attend->problem) <= attend->state_bytes);
-    ck_assert_int_eq(posix_memalign(&launch.scratch, 64, bytes ? bytes : 1), 0);
-    memset(launch.scratch, 0xff, bytes); /* NaN */
-    ck_assert_int_eq(kernel->launch(&launch), FA_OK);
-    free(launch.scratch);
+void attend_run_both(const struct attend *const both[2], const struct fa_kernel *kernel,
+                     struct fa_range range)
+{
+    ck_assert_int_eq(place_run(both, 2, kernel, range), FA_OK);
+}
+
+void attend_fetch(const struct attend *attend)
+{
+    place_fetch(attend);
 }
 
 void attend_run(const struct attend *attend, const struct fa_kernel *kernel)
 {
     attend_poison(attend);
     attend_run_range(attend, kernel, (struct fa_range){0, kernel->units(&attend->problem)});
+    attend_fetch(attend);
 }
 
 float *attend_outputs(const struct attend *attend, size_t *count)
@@ -179,6 +173,7 @@ float *attend_outputs(const struct attend *attend, size_t *count)
     *count = rows * (problem->head_dim + 1);
     next = copy = malloc(*count * sizeof *copy + 1);
     ck_assert_ptr_nonnull(copy);
+    attend_fetch(attend);
     for (uint32_t b = 0; b < problem->batch; b++)
         for (uint32_t h = 0; h < problem->heads; h++)
             for (uint32_t row = 0; row < problem->q_len; row++) {
@@ -206,8 +201,7 @@ static struct oracle run_oracle(const struct attend *attend)
     };
 
     ck_assert(oracle.o && oracle.lse);
-    ck_assert(
-        fa_reference(problem, &attend->tensors, (struct fa_range){0, rows}, oracle.o, oracle.lse));
+    ck_assert(place_reference(attend, oracle.o, oracle.lse));
     return oracle;
 }
 
@@ -246,23 +240,18 @@ struct fa_deviation attend_deviation(const struct attend *attend, const struct f
     return deviation;
 }
 
-/* The plain kernel's error grows with the keys (kernels/README.md has it); up to here it is held to
- * the same bounds as the others. */
-#define PLAIN_KEYS_MAX 32768
-
 void attend_check(const struct attend *attend)
 {
     const struct fa_problem *problem = &attend->problem;
     struct oracle oracle = run_oracle(attend);
     size_t count;
-    const struct fa_kernel *const *kernels = fa_cpu_kernels(&count);
+    const struct fa_kernel *const *kernels = place_kernels(&count);
 
     for (size_t i = 0; i < count; i++) {
         struct fa_deviation deviation;
 
-        if (strcmp(kernels[i]->name, "plain") == 0 && problem->kv_len > PLAIN_KEYS_MAX)
+        if (!attend_covers(kernels[i], problem) || problem->kv_len > place_keys_max(kernels[i]))
             continue;
-        ck_assert_ptr_null(kernels[i]->refuses(problem));
         attend_run(attend, kernels[i]);
         deviation = compare(attend, &oracle, 0, problem->q_len);
         ck_assert_msg(deviation.max_row <= 1e-5 && deviation.max_lse <= 1e-6,

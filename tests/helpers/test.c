@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 static int skipped;
+static const char *argument;
 
 void test_skip(const char *name, const char *reason)
 {
@@ -35,13 +36,20 @@ const char *test_data_dir(void)
     return given && access(given, R_OK) == 0 ? given : NULL;
 }
 
-int main(void)
+const char *test_argument(void)
 {
-    SRunner *runner = srunner_create(test_suite());
+    return argument;
+}
+
+int main(int argc, char **argv)
+{
+    SRunner *runner;
     const char *results = getenv("FA_TEST_RESULTS");
     int run, failed;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
+    argument = argc > 1 ? argv[1] : NULL;
+    runner = srunner_create(test_suite());
     srunner_run_all(runner, CK_ENV);
     run = srunner_ntests_run(runner);
     failed = srunner_ntests_failed(runner);

@@ -5,6 +5,10 @@
 
 #include <check.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* The binary's suite, defined by its test file. */
 Suite *test_suite(void);
 
@@ -17,5 +21,12 @@ const char *test_build_dir(void);
 
 /* Directory of the PyTorch reference cases ($FA_DATA), or NULL when there is none. Static. */
 const char *test_data_dir(void);
+
+/* The binary's argument, for the few that take one, or NULL. */
+const char *test_argument(void);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,0 +1,269 @@
+/* What a launch on the device may hold without changing a bit: several problems, wherever they lie;
+ * other sequences; other alignments; half of the work on another stream. */
+#include "tests/gpu/device.h"
+#include "tests/gpu/gpu.h"
+#include "tests/helpers/place.h"
+#include "tests/helpers/test.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The loop index of these tests runs over kernels and head_dims. */
+static const struct fa_kernel *kernel_of(int index)
+{
+    size_t count;
+    return place_kernels(&count)[index / ATTEND_WIDTHS];
+}
+
+/* Fails unless all outputs are bit by bit the expected ones. */
+static void expect_bits(const struct device *device, struct device_outputs expected,
+                        const char *when)
+{
+    const struct device_rows rows = device_all(&device->problem);
+    const size_t bytes = rows.count * (device->problem.head_dim + 1) * sizeof(float);
+    struct device_outputs outputs = device_outputs(device, rows);
+
+    if (memcmp(outputs.o, expected.o, bytes) != 0)
+        ck_abort_msg("other bits: %s", when);
+    free(outputs.o);
+}
+
+static struct device_outputs run_alone(const struct device *device, const struct fa_kernel *kernel)
+{
+    device_run(device, kernel);
+    return device_outputs(device, device_all(&device->problem));
+}
+
+/* --- Several problems ------------------------------------------------------------------------ */
+
+enum { PROBLEMS_MAX = 150 };
+
+/* All in one launch, in an order that is not that of their memory, a third of them aligned to one
+ * element only and a third to two. */
+static void check_several(const struct fa_problem *problem, const struct fa_kernel *kernel,
+                          uint32_t count)
+{
+    struct device made[PROBLEMS_MAX], ordered[PROBLEMS_MAX];
+    struct device_outputs expected[PROBLEMS_MAX];
+    const struct fa_range all = {0, count * kernel->units(problem)};
+    void *state = device_state(problem, kernel, count);
+
+    for (uint32_t i = 0; i < count; i++)
+        device_init(&made[i], problem, ATTEND_NORMAL, i, i % 3);
+    for (uint32_t i = 0; i < count; i++) {
+        ordered[i] = made[i * 67 % count]; /* a prime that divides no count */
+        expected[i] = run_alone(&ordered[i], kernel);
+        ck_assert(i == 0 || expected[i].o[0] != expected[0].o[0]);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        device_poison(&ordered[i]);
+    device_run_range(ordered, count, kernel, all, state);
+    for (uint32_t i = 0; i < count; i++) {
+        expect_bits(&ordered[i], expected[i], "in a launch of several");
+        free(expected[i].o);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        device_release(&made[i]);
+    gpu_free(state);
+}
+
+START_TEST(several_problems_in_a_launch)
+{
+    static const uint32_t counts[] = {1, 2, 5, 64, 65, 150};
+    const struct fa_kernel *kernel = kernel_of(_i);
+    const uint32_t head_dim = attend_width(_i % ATTEND_WIDTHS, 40);
+    struct fa_problem rows = attend_problem(2, 2, 1, 70, 90, head_dim, FA_MASK_CAUSAL_BOTTOM_RIGHT);
+    struct fa_problem keys = attend_problem(1, 2, 1, 3, 9000, head_dim, FA_MASK_NONE);
+
+    if (!attend_covers(kernel, &rows) || !attend_covers(kernel, &keys))
+        return;
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        check_several(&rows, kernel, counts[i]);
+        check_several(&keys, kernel, counts[i]);
+    }
+}
+END_TEST
+
+/* --- One problem ----------------------------------------------------------------------------- */
+
+enum { SEQUENCES = 32, RUNS = 30 };
+
+/* Outputs of a sequence within those of the batch. */
+static struct device_outputs sequence_of(struct device_outputs batch,
+                                         const struct fa_problem *problem, uint32_t sequence)
+{
+    const size_t rows = (size_t)problem->heads * problem->q_len;
+
+    return (struct device_outputs){.o = batch.o + sequence * rows * problem->head_dim,
+                                   .lse = batch.lse + sequence * rows};
+}
+
+START_TEST(alone_and_in_a_batch)
+{
+    const struct fa_kernel *kernel = kernel_of(_i);
+    struct fa_problem problem =
+        attend_problem(SEQUENCES, 4, 2, 200, 260, attend_width(_i % ATTEND_WIDTHS, 40),
+                       FA_MASK_CAUSAL_BOTTOM_RIGHT);
+    const size_t rows = (size_t)problem.heads * problem.q_len;
+    struct device device, alone;
+    struct device_outputs expected;
+
+    if (!attend_covers(kernel, &problem))
+        return;
+    device_init(&device, &problem, ATTEND_NORMAL, 1, 0);
+    expected = run_alone(&device, kernel);
+    for (int run = 1; run < RUNS; run++) {
+        device_run(&device, kernel);
+        expect_bits(&device, expected, "run again");
+    }
+    for (uint32_t sequence = 0; sequence < SEQUENCES; sequence += SEQUENCES - 1) {
+        const struct device_outputs within = sequence_of(expected, &problem, sequence);
+        const struct fa_tensors *whole = &device.tensors;
+        struct device_outputs outputs;
+        alone = device;
+        alone.problem.batch = 1;
+        alone.tensors = (struct fa_tensors){
+            attend_at(whole->q, problem.q, sequence, 0, 0),
+            attend_at(whole->k, problem.k, sequence, 0, 0),
+            attend_at(whole->v, problem.v, sequence, 0, 0),
+            attend_at(whole->o, problem.o, sequence, 0, 0),
+            attend_at(whole->lse, problem.lse, sequence, 0, 0),
+        };
+        outputs = run_alone(&alone, kernel);
+        ck_assert(memcmp(outputs.o, within.o, rows * problem.head_dim * sizeof(float)) == 0);
+        ck_assert(memcmp(outputs.lse, within.lse, rows * sizeof(float)) == 0);
+        free(outputs.o);
+    }
+    free(expected.o);
+    device_release(&device);
+}
+END_TEST
+
+/* Of both lengths, so that one may be cut along the keys. */
+static struct fa_problem shape(int index, int which)
+{
+    const uint32_t head_dim = attend_width(index % ATTEND_WIDTHS, 40);
+
+    return which == 0 ? attend_problem(2, 6, 3, 515, 777, head_dim, FA_MASK_CAUSAL_BOTTOM_RIGHT)
+                      : attend_problem(1, 4, 2, 5, 20000, head_dim, FA_MASK_NONE);
+}
+
+START_TEST(any_alignment)
+{
+    const struct fa_kernel *kernel = kernel_of(_i);
+
+    for (int which = 0; which < 2; which++) {
+        const struct fa_problem problem = shape(_i, which);
+        struct device_outputs expected;
+        struct device device;
+        if (!attend_covers(kernel, &problem))
+            continue;
+        device_init(&device, &problem, ATTEND_NORMAL, 1, 0);
+        expected = run_alone(&device, kernel);
+        device_release(&device);
+        for (size_t shift = 1; shift < 4; shift++) {
+            device_init(&device, &problem, ATTEND_NORMAL, 1, shift);
+            device_run(&device, kernel);
+            expect_bits(&device, expected, "shifted");
+            device_release(&device);
+        }
+        free(expected.o);
+    }
+}
+END_TEST
+
+START_TEST(without_lse)
+{
+    const struct fa_kernel *kernel = kernel_of(_i);
+
+    for (int which = 0; which < 2; which++) {
+        const struct fa_problem problem = shape(_i, which);
+        const uint64_t rows = device_all(&problem).count;
+        struct device_outputs expected;
+        struct device device;
+        void *lse;
+        if (!attend_covers(kernel, &problem))
+            continue;
+        device_init(&device, &problem, ATTEND_NORMAL, 1, 0);
+        expected = run_alone(&device, kernel);
+        device_poison(&device);
+        lse = device.tensors.lse;
+        device.tensors.lse = NULL;
+        device_run(&device, kernel);
+        device.tensors.lse = lse;
+        ck_assert_uint_eq(device_nans(&device), rows); /* those of lse, which nobody wrote */
+        for (uint64_t row = 0; row < rows; row++)
+            expected.lse[row] = NAN;
+        expect_bits(&device, expected, "without lse");
+        free(expected.o);
+        device_release(&device);
+    }
+}
+END_TEST
+
+struct half {
+    const struct device *device;
+    const struct fa_kernel *kernel;
+    struct fa_range range;
+    void *state;
+};
+
+static void *run_half(void *argument)
+{
+    const struct half *half = argument;
+    device_run_range(half->device, 1, half->kernel, half->range, half->state);
+    return NULL;
+}
+
+/* Threads launch on streams of their own. */
+START_TEST(halves_on_two_streams)
+{
+    const struct fa_kernel *kernel = kernel_of(_i);
+
+    for (int which = 0; which < 2; which++) {
+        const struct fa_problem problem = shape(_i, which);
+        const uint64_t units = kernel->units(&problem);
+        struct device_outputs expected;
+        struct device device;
+        if (!attend_covers(kernel, &problem) || kernel->in_order)
+            continue;
+        device_init(&device, &problem, ATTEND_NORMAL, 1, 0);
+        expected = run_alone(&device, kernel);
+        for (int run = 0; run < 10; run++) {
+            void *state = device_state(&problem, kernel, 1);
+            struct half halves[2] = {{&device, kernel, {0, units / 2}, state},
+                                     {&device, kernel, {units / 2, units - units / 2}, state}};
+            pthread_t threads[2];
+            device_poison(&device);
+            for (int i = 0; i < 2; i++)
+                ck_assert_int_eq(pthread_create(&threads[i], NULL, run_half, &halves[i]), 0);
+            for (int i = 0; i < 2; i++)
+                ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+            expect_bits(&device, expected, "two streams");
+            gpu_free(state);
+        }
+        free(expected.o);
+        device_release(&device);
+    }
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("launch");
+    TCase *tests = tcase_create("launch");
+    size_t count;
+    int all;
+
+    place_kernels(&count);
+    all = (int)count * ATTEND_WIDTHS;
+    suite_add_tcase(suite, tests);
+    tcase_add_loop_test(tests, several_problems_in_a_launch, 0, all);
+    tcase_add_loop_test(tests, alone_and_in_a_batch, 0, all);
+    tcase_add_loop_test(tests, any_alignment, 0, all);
+    tcase_add_loop_test(tests, without_lse, 0, all);
+    tcase_add_loop_test(tests, halves_on_two_streams, 0, all);
+    return suite;
+}
