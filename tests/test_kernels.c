@@ -240,7 +240,7 @@ START_TEST(scales_of_any_size)
 {
     /* With q this small even the largest scale leaves an LSE that a float holds. */
     static const double scales[SCALES] = {0,     -0.0,   -0.3,  1,   -1,    1e-30, 1e-40,
-                                          1e-46, -1e-60, 1e-60, 300, -1e20, 3e38,  -3e38};
+                                          1e-46, -1e-60, 1e-60, 1e3, -1e20, 3e38,  -3e38};
     const uint32_t head_dim = attend_width(_i % ATTEND_WIDTHS, 16);
     const float spread = 0.04f / sqrtf((float)head_dim);
     const struct attend_data data = {.q_spread = spread, .v_mean = 0, .v_spread = 1};
@@ -250,6 +250,8 @@ START_TEST(scales_of_any_size)
     for (int mask = 0; mask < (head_dim < 128 ? MASKS : MASKS - 1); mask++) {
         struct fa_problem problem = attend_problem(1, 2, 1, 40, 70, head_dim, masks[mask]);
         problem.scale = scales[_i / ATTEND_WIDTHS];
+        if (problem.scale == 1e3) /* scores of more dimensions have fewer digits to spare */
+            problem.scale *= 16.0 / head_dim;
         attend_check_problem(&problem, data);
     }
 }
@@ -287,7 +289,7 @@ START_TEST(values_of_one_give_one)
             continue;
         attend_run(&attend, kernels[i]);
         for (size_t j = 0; j < 70 * head_dim; j++)
-            ones += fabsf(o[j] - 1) <= place_one_tolerance;
+            ones += fabsf(o[j] - 1) <= place_one_tolerance(kernels[i]);
         ck_assert_msg(ones == 70 * head_dim, "%s: %zu of %u", kernels[i]->name, ones,
                       70 * head_dim);
     }

@@ -1,9 +1,9 @@
 /* softmax.cuh: the running softmax of a row, in base 2, and what ends it.
  *
- * A row's state is (top, sum, o): its largest score so far, before the scale; the sum of the weights
- * 2^(scale_log2 * (score - top)); and the sum of weight * value, not yet divided by sum. No key yet,
- * or none with a score above -inf: (-inf, 0, 0). The difference of scores comes before the product:
- * a huge scale cannot overflow what is about 0. */
+ * A row's state is (top, sum, o): its largest score so far, before the scale; the sum of the
+ * weights 2^(scale_log2 * (score - top)); and the sum of weight * value, not yet divided by sum. No
+ * key yet, or none with a score above -inf: (-inf, 0, 0). The difference of scores comes before the
+ * product: a huge scale cannot overflow what is about 0. */
 #ifndef FA_KERNELS_CUDA_SOFTMAX_CUH
 #define FA_KERNELS_CUDA_SOFTMAX_CUH
 

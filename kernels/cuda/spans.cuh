@@ -60,8 +60,8 @@ static inline size_t spans_state(const struct fa_problem *problem, uint32_t tile
     return round_up_64(tiles * sizeof(uint32_t)) + round_up_64(bytes);
 }
 
-/* The block's tile and keys. The last rows of all heads come first: under a causal mask they see the
- * most keys, and what starts late should be short. */
+/* The block's tile and keys. The last rows of all heads come first: under a causal mask they see
+ * the most keys, and what starts late should be short. */
 __device__ __forceinline__ struct tile tile_of_block(const struct args &args, uint32_t tile_rows)
 {
     const struct fa_problem &problem = args.problem;

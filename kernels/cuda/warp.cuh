@@ -158,12 +158,13 @@ template <int D, int R, int KEYS, int UNROLL> struct warp {
         const int lane = (int)threadIdx.x % 32, column = 4 * lane_column(lane);
         const uint32_t first = first_row - tile.first_row;
 
+        __syncwarp(); /* the weights are done with, and make room */
 #pragma unroll
         for (int i = 0; i < R; i++) {
             const float inverse = inverse_of(sum[i]);
             const uint32_t row = first + lane_row(lane) + i * WARP_ROWS;
             float *to = tile.o + row * args.problem.o.row + column;
-            if (column == 0) /* the weights are done with */
+            if (column == 0)
                 weights[i * WARP_ROWS * weight_stride(KEYS)] = top[i],
                                         weights[i * WARP_ROWS * weight_stride(KEYS) + 1] = sum[i];
             if (row >= tile.rows)

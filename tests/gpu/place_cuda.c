@@ -8,28 +8,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KERNELS_MAX 16
+#define KERNELS_MAX (2 * FA_CUDA_KERNELS_MAX)
 
 const bool place_may_refuse = true;
 const int place_widths = ATTEND_WIDTHS;
-
-/* Weights are summed among threads, values along keys: two orders, each of which rounds. Four steps
- * of a float at 1. */
-const float place_one_tolerance = 0x1p-21f;
 
 /* Arch whose v4 has the tiles of a small shared memory; larger ones can run it as well. */
 #define SMALL_ARCH 86
 
 static void add_kernels(int arch, const struct fa_kernel **kernels, size_t *count)
 {
-    size_t given;
-    const struct fa_kernel *const *more = fa_cuda_kernels(arch, &given);
+    const struct fa_kernel *more[FA_CUDA_KERNELS_MAX];
+    const size_t given = fa_cuda_kernels(arch, more);
 
     for (size_t i = 0; i < given; i++) {
         size_t j = 0;
         while (j < *count && strcmp(kernels[j]->name, more[i]->name) != 0)
             j++;
-        if (j == *count && *count < KERNELS_MAX)
+        if (j == *count)
             kernels[(*count)++] = more[i];
     }
 }
@@ -67,6 +63,14 @@ const struct fa_kernel *const *place_kernels(size_t *count)
 static bool is_version(const struct fa_kernel *kernel, const char *name)
 {
     return strstr(kernel->name, name) != NULL;
+}
+
+/* Weights are summed among threads, values along keys: two orders, each of which rounds. Four steps
+ * of a float at 1; of v1, which divides by the sum and multiplies by it again for each of its steps
+ * over the keys, eight. */
+float place_one_tolerance(const struct fa_kernel *kernel)
+{
+    return kernel->in_order ? 0x1p-20f : 0x1p-21f;
 }
 
 uint32_t place_keys_max(const struct fa_kernel *kernel)

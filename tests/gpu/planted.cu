@@ -31,15 +31,28 @@ __global__ void read_first(int *data)
     data[threadIdx.x] += 1;
 }
 
-/* synccheck: a barrier that a part of a warp does not come to. */
+/* synccheck: threads that are not of the part of a warp that they wait for. */
 __global__ void part_waits(int *data)
 {
     __shared__ int shared[COUNT];
 
     shared[threadIdx.x] = data[threadIdx.x];
-    if (threadIdx.x < 16) {
+    __syncwarp(0xffff);
+    data[threadIdx.x] = shared[threadIdx.x ^ 16];
+}
+
+__global__ void part_waits2(int *data)
+{
+    __shared__ int shared[COUNT];
+
+    shared[threadIdx.x] = data[threadIdx.x];
+    if (threadIdx.x % 32 < 16) {
         __syncthreads();
-        data[threadIdx.x] = shared[threadIdx.x + 16];
+        data[threadIdx.x] = shared[threadIdx.x ^ 16];
+    } else {
+        data[threadIdx.x] += 1;
+        __syncthreads();
+        data[threadIdx.x] += shared[threadIdx.x ^ 16];
     }
 }
 
@@ -51,10 +64,9 @@ struct fault {
 };
 
 const fault faults[] = {
-    {"write", write_past, COUNT, true},
-    {"race", race, COUNT, true},
-    {"uninit", read_first, COUNT, false},
-    {"sync", part_waits, 32, true},
+    {"write", write_past, COUNT, true},   {"race", race, COUNT, true},
+    {"uninit", read_first, COUNT, false}, {"sync", part_waits, 32, true},
+    {"sync2", part_waits2, 64, true},
 };
 
 /* What CUDA says is of no interest: the tool may stop the kernel. */

@@ -28,7 +28,7 @@ uint32_t place_keys_max(const struct fa_kernel *kernel);
 double place_l2_bound(const struct fa_kernel *kernel, uint32_t kv_len);
 
 /* How far from 1 a mean of ones may come out. */
-extern const float place_one_tolerance;
+float place_one_tolerance(const struct fa_kernel *kernel);
 
 /* --- Running --------------------------------------------------------------------------------- */
 

@@ -9,9 +9,6 @@
 const bool place_may_refuse = false;
 const int place_widths = 1;
 
-/* Weights are summed as the values are, so that both sums are the same. */
-const float place_one_tolerance = 0;
-
 const struct fa_kernel *const *place_kernels(size_t *count)
 {
     return fa_cpu_kernels(count);
@@ -26,6 +23,13 @@ static bool is_plain(const struct fa_kernel *kernel)
 uint32_t place_keys_max(const struct fa_kernel *kernel)
 {
     return is_plain(kernel) ? 32768 : UINT32_MAX;
+}
+
+/* Weights are summed as the values are, so that both sums are the same. */
+float place_one_tolerance(const struct fa_kernel *kernel)
+{
+    (void)kernel;
+    return 0;
 }
 
 double place_l2_bound(const struct fa_kernel *kernel, uint32_t kv_len)
