@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /* For the version table: the version's kernel for an architecture, NULL where it has none. v4 takes
- * smaller tiles, and another name, where a block has less than 172 KB of shared memory. */
+ * smaller tiles, and another name, where a block has less than 178 KB of shared memory. */
 const struct fa_kernel *fa_cuda_v0_kernel(const struct fa_target *target);
 const struct fa_kernel *fa_cuda_v1_kernel(const struct fa_target *target);
 const struct fa_kernel *fa_cuda_v2_kernel(const struct fa_target *target);

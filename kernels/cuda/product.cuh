@@ -118,4 +118,29 @@ __device__ __forceinline__ void copy_tile(float *to, int stride, int tile_rows, 
     }
 }
 
+/* Copies `rows` rows of `width` elements (a multiple of 4), times factor, into a transposed tile,
+ * [width][tile_rows], the rest zeroes. Lanes take a row each, so that their stores go to different
+ * banks; tile_rows is a multiple of 32. aligned: rows begin at multiples of 16 bytes. */
+__device__ __forceinline__ void copy_transposed(float *to, int tile_rows, int width,
+                                                const float *from, int64_t row_stride, int rows,
+                                                float factor, bool aligned)
+{
+    const int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
+    const int side_by_side = tile_rows / 32; /* warps */
+    const int row = warp % side_by_side * 32 + (int)threadIdx.x % 32;
+
+    from += row * row_stride;
+    for (int d = warp / side_by_side * 4; d < width; d += warps / side_by_side * 4) {
+        float4 x = {0, 0, 0, 0};
+        if (row < rows && aligned)
+            x = load4(from + d);
+        else if (row < rows)
+            x = {from[d], from[d + 1], from[d + 2], from[d + 3]};
+        to[(d + 0) * tile_rows + row] = factor * x.x;
+        to[(d + 1) * tile_rows + row] = factor * x.y;
+        to[(d + 2) * tile_rows + row] = factor * x.z;
+        to[(d + 3) * tile_rows + row] = factor * x.w;
+    }
+}
+
 #endif

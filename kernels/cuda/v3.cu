@@ -1,22 +1,24 @@
-/* v3: warp-local FlashAttention-2. A warp owns rows from their first score to their output: its
- * states are in registers, and a step's warps wait for each other only to change the tile.
+/* v3: warp-local FlashAttention-2. A warp owns rows from their first score to their output: their
+ * states are in registers, and warps wait for each other only to change the tile.
  *
- * What it changes of v2: where the states live, and who works on a row. k and v take turns in one
- * tile of shared memory. What is left: a thread has 2 rows, so that ten loads of shared memory feed
- * 64 multiplications; and while a tile is copied, the block waits. */
+ * What it changes of v2: where the states live, and who works on a row. That frees so much shared
+ * memory that a block takes 128 rows, with k and v in turns in one tile. What is left: twelve loads
+ * of shared memory feed 128 multiplications; and while a tile is copied, the block waits. */
 #include "kernels/cuda/warp.cuh"
 
 #define D     64
-#define R     2
+#define R     4
 #define WARPS 8
 #define KEYS  64
 #define ROWS  (WARPS * WARP_ROWS * R)
 
-/* q, one tile of keys or values, weights: 53 KB. */
-#define SHARED (((ROWS + KEYS) * tile_stride(D) + ROWS * weight_stride(KEYS)) * sizeof(float))
+using warp_rows = warp<D, R, KEYS, ROWS, 1>;
 
-/* Blocks of an SM: 80 registers a thread. */
-#define BLOCKS 3
+/* q, one tile of keys or values, weights: 97 KB. */
+#define SHARED ((D * ROWS + KEYS * tile_stride(D) + WARPS * warp_rows::WEIGHTS) * sizeof(float))
+
+/* Blocks of an SM, by its shared memory; registers would do for them, too. */
+#define BLOCKS 2
 
 static const char *refuses(const struct fa_problem *problem)
 {
@@ -37,17 +39,17 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     v3_kernel(const __grid_constant__ struct args args)
 {
     extern __shared__ float4 shared[];
-    float *q = (float *)shared, *kv = q + ROWS * tile_stride(D);
+    float *q = (float *)shared, *kv = q + D * ROWS;
     const struct fa_problem &problem = args.problem;
     __shared__ struct tile tile;
-    struct warp<D, R, KEYS, 1> warp;
+    warp_rows warp;
 
     find_tile(args, ROWS, &tile);
-    copy_tile(q, tile_stride(D), ROWS, D, tile.q, problem.q.row, (int)tile.rows, D, args.sign);
+    copy_transposed(q, ROWS, D, tile.q, problem.q.row, (int)tile.rows, args.sign, args.aligned);
     warp.init(tile, q, kv + KEYS * tile_stride(D));
     for (uint32_t key = tile.first_key; key < tile.end_key; key += KEYS) {
         const int keys = (int)min((uint32_t)KEYS, problem.kv_len - key);
-        float scores[R][KEYS / WARP_COLUMNS], alpha[R];
+        float scores[R][warp_rows::C], alpha[R];
 
         __syncthreads();
         copy_tile(kv, tile_stride(D), KEYS, D, tile.k + key * problem.k.row, problem.k.row, keys,
@@ -59,7 +61,7 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                   D);
         warp.weigh_tile(args, scores, alpha);
         __syncthreads();
-        warp.add_values_of(args, kv, tile_stride(D), key, alpha);
+        warp.add_values(args, kv, tile_stride(D), key, alpha);
     }
     warp.end(args, tile);
 }

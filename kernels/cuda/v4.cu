@@ -1,6 +1,6 @@
 /* v4: optimised v3. The same warps and the same steps, and three changes:
- *  - a thread has 8 rows (4 where head_dim is 128), so that eight loads of shared memory feed 128
- *    multiplications;
+ *  - a thread has 8 rows where its registers allow it (head_dim 64), so that eight loads of shared
+ *    memory feed 128 multiplications rather than 85;
  *  - tiles come by asynchronous copies of 16 bytes: values while the scores are computed, the next
  *    keys while the values are summed. k and v have a tile each;
  *  - the copies' indices are 32 bits wide; 64-bit products are left to the first row of a tile.
@@ -9,24 +9,32 @@
  * a kernel of another name, since tiles of fewer keys round elsewhere. */
 #include "kernels/cuda/warp.cuh"
 
-/* D: head_dim. R: rows of a thread. WARPS, KEYS: of the tile. BLOCKS: of an SM of 228 KB. */
-template <int D_, int R_, int WARPS, int KEYS_, int BLOCKS_, int UNROLL_> struct shape {
-    static constexpr int D = D_, R = R_, KEYS = KEYS_, BLOCKS = BLOCKS_, UNROLL = UNROLL_;
+/* D: head_dim. R: rows of a thread. WARPS, KEYS: of the tile. BLOCKS: of an SM of 228 KB. UNROLL:
+ * of the products; more than this overflows the instruction cache. */
+template <int D_, int R_, int WARPS, int KEYS_, int BLOCKS_, int UNROLL> struct shape {
+    static constexpr int D = D_, R = R_, KEYS = KEYS_, BLOCKS = BLOCKS_;
     static constexpr int THREADS = WARPS * 32, ROWS = WARPS * WARP_ROWS * R;
+    using warp_rows = warp<D, R, KEYS, ROWS, UNROLL>;
     /* Floats. Values need no gaps between rows: a quarter of a warp reads one row at a time. */
-    static constexpr int Q = ROWS * tile_stride(D), K = KEYS * tile_stride(D), V = KEYS * D;
-    static constexpr int WEIGHTS = ROWS * weight_stride(KEYS);
-    static constexpr size_t SHARED = (Q + K + V + WEIGHTS) * sizeof(float);
+    static constexpr int Q = D * ROWS, K = KEYS * tile_stride(D), V = KEYS * D;
+    static constexpr size_t SHARED = (Q + K + V + WARPS * warp_rows::WEIGHTS) * sizeof(float);
 };
 
+/* 105 KB; by its registers too an SM holds two. */
 struct wide_64 : shape<64, 8, 4, 64, 2, 2> {
-}; /* 103 KB; 8 rows a thread take all registers of two */
-struct wide_128 : shape<128, 4, 8, 64, 1, 4> {
-}; /* 167 KB */
-struct small_64 : shape<64, 4, 4, 64, 3, 2> {
-}; /* 68 KB */
+};
+
+/* 177 KB. */
+struct wide_128 : shape<128, 4, 8, 64, 1, 8> {
+};
+
+/* 73 KB. */
+struct small_64 : shape<64, 4, 4, 64, 3, 4> {
+};
+
+/* 77 KB. */
 struct small_128 : shape<128, 4, 4, 32, 2, 4> {
-}; /* 75 KB */
+};
 
 /* Copies 4 or 16 bytes to shared memory, or zeroes where there is nothing to copy: then nothing is
  * read either. */
@@ -89,7 +97,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     float *q = (float *)shared, *k = q + S::Q, *v = k + S::K;
     const struct fa_problem &problem = args.problem;
     __shared__ struct tile tile;
-    struct warp<S::D, S::R, S::KEYS, S::UNROLL> warp;
+    typename S::warp_rows warp;
 
     const auto start_k = [&](uint32_t key) {
         start_copy<S::THREADS, S::KEYS, S::D, tile_stride(S::D)>(
@@ -105,18 +113,13 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     find_tile(args, S::ROWS, &tile);
     warp.init(tile, q, v + S::V);
     if (tile.first_key < tile.end_key) {
-        start_copy<S::THREADS, S::ROWS, S::D, tile_stride(S::D)>(args, q, tile.q, problem.q.row,
-                                                                 (int)tile.rows);
         start_k(tile.first_key);
+        copy_transposed(q, S::ROWS, S::D, tile.q, problem.q.row, (int)tile.rows, args.sign,
+                        args.aligned);
         wait_for_copies();
-        if (args.sign != 1) {
-            for (int i = (int)threadIdx.x; i < S::Q; i += S::THREADS)
-                q[i] *= args.sign;
-            __syncthreads();
-        }
     }
     for (uint32_t key = tile.first_key; key < tile.end_key; key += S::KEYS) {
-        float scores[S::R][S::KEYS / WARP_COLUMNS], alpha[S::R];
+        float scores[S::R][S::warp_rows::C], alpha[S::R];
 
         start_v(key);
         warp.score(args, k, key, scores);
@@ -124,7 +127,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         if (key + S::KEYS < tile.end_key)
             start_k(key + S::KEYS);
         warp.weigh_tile(args, scores, alpha);
-        warp.add_values_of(args, v, S::D, key, alpha);
+        warp.add_values(args, v, S::D, key, alpha);
         wait_for_copies();
     }
     warp.end(args, tile);

@@ -2,35 +2,71 @@
  * thread has R of the warp's 4 R rows: it scores them against every 8th key, and keeps every 8th
  * group of 4 columns of o; the 8 lanes of a row agree on its top and sum by shuffles. Only the
  * weights go through shared memory, in a part of it that the warp has for itself. v3 and v4 are
- * this, with different R and different ways to bring tiles in. */
+ * this, with different R and different ways to bring tiles in.
+ *
+ * Both products are sums of outer products: of a column of q, which is therefore kept transposed,
+ * with one of k, and of a key's weights with its values. Factors that are read together then lie in
+ * registers of both banks, and sums that follow each other do not wait for each other. */
 #ifndef FA_KERNELS_CUDA_WARP_CUH
 #define FA_KERNELS_CUDA_WARP_CUH
 
 #include "kernels/cuda/product.cuh"
 #include "kernels/cuda/spans.cuh"
 
-/* Rows and columns that the lanes of a warp are apart. */
+/* Rows and columns that the lanes of a warp make. */
 #define WARP_ROWS    4
 #define WARP_COLUMNS 8
 
-/* D: head_dim, a multiple of 32. R: rows of a thread. KEYS: of a tile. UNROLL: of the products. */
-template <int D, int R, int KEYS, int UNROLL> struct warp {
-    enum { ROWS = WARP_ROWS * R, GROUPS = D / (4 * WARP_COLUMNS), COLUMNS = 4 * GROUPS };
+/* D: head_dim, a multiple of 32. R: rows of a thread, 2, 4 or 8. KEYS: of a tile. BLOCK_ROWS: of
+ * the block, which the row of a transposed q is long. UNROLL: steps of 4 that are one piece of
+ * code. */
+template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
+    static constexpr int ROWS = WARP_ROWS * R, C = KEYS / WARP_COLUMNS;
+    static constexpr int GROUPS = D / (4 * WARP_COLUMNS), COLUMNS = 4 * GROUPS;
+    /* Rows that follow each other in a thread; it has more of them WARP_ROWS times as far on. */
+    static constexpr int NEXT = R < 4 ? R : 4;
+    /* Floats from a key's weights to the next's: what 8 keys are stored at once lies in different
+     * banks. */
+    static constexpr int STRIDE = ROWS + (NEXT == 4 ? 8 : 4), WEIGHTS = KEYS * STRIDE;
 
     float o[R][COLUMNS], top[R], sum[R];
     uint32_t first_row; /* of the warp, in the head */
-    const float *q;     /* the thread's first row; rows are tile_stride(D) apart */
-    float *weights;     /* the thread's first row; rows are weight_stride(KEYS) apart */
+    const float *q;     /* the thread's first row */
+    float *weights;     /* the warp's, [KEYS][STRIDE] */
 
-    /* q: rows of the block; weights: [rows of the block][weight_stride(KEYS)]. */
+    __device__ __forceinline__ static int row_of(int i)
+    {
+        return i / NEXT * NEXT * WARP_ROWS + NEXT * lane_row(threadIdx.x % 32) + i % NEXT;
+    }
+
+    __device__ __forceinline__ static int column()
+    {
+        return lane_column(threadIdx.x % 32);
+    }
+
+    /* The thread's rows of a column of q or weights. */
+    __device__ __forceinline__ static void load_rows(float (&x)[R], const float *from)
+    {
+#pragma unroll
+        for (int i = 0; i < R; i += NEXT)
+            if (NEXT == 4) {
+                const float4 y = *(const float4 *)(from + i * WARP_ROWS);
+                x[i] = y.x, x[i + 1] = y.y, x[i + 2] = y.z, x[i + 3] = y.w;
+            } else {
+                const float2 y = *(const float2 *)(from + i * WARP_ROWS);
+                x[i] = y.x, x[i + 1] = y.y;
+            }
+    }
+
+    /* block_q: [D][BLOCK_ROWS]; block_weights: WEIGHTS floats a warp. */
     __device__ __forceinline__ void init(const struct tile &tile, const float *block_q,
                                          float *block_weights)
     {
-        const int first = (int)threadIdx.x / 32 * ROWS, row = first + lane_row(threadIdx.x % 32);
+        const int number = (int)threadIdx.x / 32;
 
-        first_row = tile.first_row + first;
-        q = block_q + row * tile_stride(D);
-        weights = block_weights + row * weight_stride(KEYS);
+        first_row = tile.first_row + number * ROWS;
+        q = block_q + number * ROWS + row_of(0);
+        weights = block_weights + number * WEIGHTS;
 #pragma unroll
         for (int i = 0; i < R; i++) {
             top[i] = -INFINITY, sum[i] = 0;
@@ -43,8 +79,7 @@ template <int D, int R, int KEYS, int UNROLL> struct warp {
     /* Keys of the tile at `first` that the thread's row i sees. */
     __device__ __forceinline__ int visible(const struct args &args, uint32_t first, int i) const
     {
-        const uint32_t row = first_row + lane_row(threadIdx.x % 32) + i * WARP_ROWS;
-        const uint32_t keys = mask_visible_keys(&args.problem, row);
+        const uint32_t keys = mask_visible_keys(&args.problem, first_row + row_of(i));
         return keys < first ? 0 : (int)min(keys - first, (uint32_t)KEYS);
     }
 
@@ -54,20 +89,33 @@ template <int D, int R, int KEYS, int UNROLL> struct warp {
         return mask_visible_keys(&args.problem, first_row) < first + KEYS;
     }
 
-    /* Scores of the tile k, whose first key is `first`. */
+    /* Scores of the tile k, [KEYS][tile_stride(D)], whose first key is `first`. */
     __device__ __forceinline__ void score(const struct args &args, const float *k, uint32_t first,
-                                          float (&scores)[R][KEYS / WARP_COLUMNS]) const
+                                          float (&scores)[R][C]) const
     {
-        constexpr int C = KEYS / WARP_COLUMNS;
-        const int column = lane_column(threadIdx.x % 32);
-
+        k += column() * tile_stride(D);
 #pragma unroll
         for (int i = 0; i < R; i++)
 #pragma unroll
             for (int j = 0; j < C; j++)
                 scores[i][j] = 0;
-        add_dots<UNROLL, R, C, WARP_ROWS, WARP_COLUMNS>(
-            scores, q, tile_stride(D), k + column * tile_stride(D), tile_stride(D), D);
+#pragma unroll UNROLL
+        for (int d = 0; d < D; d += 4) {
+            float x[4][R];
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                load_rows(x[n], q + (d + n) * BLOCK_ROWS);
+#pragma unroll
+            for (int j = 0; j < C; j++) {
+                const float4 y = load4(k + j * WARP_COLUMNS * tile_stride(D) + d);
+                const float key[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+                for (int n = 0; n < 4; n++)
+#pragma unroll
+                    for (int i = 0; i < R; i++)
+                        scores[i][j] = __fmaf_rn(x[n][i], key[n], scores[i][j]);
+            }
+        }
         if (!masked(args, first))
             return;
 #pragma unroll
@@ -75,22 +123,27 @@ template <int D, int R, int KEYS, int UNROLL> struct warp {
             const int keys = visible(args, first, i);
 #pragma unroll
             for (int j = 0; j < C; j++)
-                if (column + j * WARP_COLUMNS >= keys)
+                if (column() + j * WARP_COLUMNS >= keys)
                     scores[i][j] = -INFINITY;
         }
     }
 
     /* Scores to weights in shared memory; o is rescaled with alpha when the values come. */
-    __device__ __forceinline__ void
-    weigh_tile(const struct args &args, float (&scores)[R][KEYS / WARP_COLUMNS], float (&alpha)[R])
+    __device__ __forceinline__ void weigh_tile(const struct args &args, float (&scores)[R][C],
+                                               float (&alpha)[R])
     {
-        weigh<R, KEYS / WARP_COLUMNS, LANE_COLUMN_BITS>(scores, top, sum, alpha, args.scale_log2);
+        weigh<R, C, LANE_COLUMN_BITS>(scores, top, sum, alpha, args.scale_log2);
 #pragma unroll
-        for (int i = 0; i < R; i++)
+        for (int j = 0; j < C; j++) {
+            float *to = weights + (column() + j * WARP_COLUMNS) * STRIDE + row_of(0);
 #pragma unroll
-            for (int j = 0; j < KEYS / WARP_COLUMNS; j++)
-                weights[i * WARP_ROWS * weight_stride(KEYS) + lane_column(threadIdx.x % 32) +
-                        j * WARP_COLUMNS] = scores[i][j];
+            for (int i = 0; i < R; i += NEXT)
+                if (NEXT == 4)
+                    *(float4 *)(to + i * WARP_ROWS) = {scores[i][j], scores[i + 1][j],
+                                                       scores[i + 2][j], scores[i + 3][j]};
+                else
+                    *(float2 *)(to + i * WARP_ROWS) = {scores[i][j], scores[i + 1][j]};
+        }
         __syncwarp();
     }
 
@@ -98,16 +151,33 @@ template <int D, int R, int KEYS, int UNROLL> struct warp {
     __device__ __forceinline__ void add_tile(const float *v, int v_stride, const float (&alpha)[R],
                                              const int (&seen)[R])
     {
+        const float *from = weights + row_of(0);
         float part[R][COLUMNS];
 
+        v += 4 * column();
 #pragma unroll
         for (int i = 0; i < R; i++)
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++)
                 part[i][j] = 0;
-        add_values<UNROLL, R, GROUPS, WARP_ROWS, 4 * WARP_COLUMNS, MASKED>(
-            part, weights, weight_stride(KEYS), v + 4 * lane_column(threadIdx.x % 32), v_stride,
-            KEYS, seen);
+#pragma unroll(4 * UNROLL)
+        for (int key = 0; key < KEYS; key++) {
+            float w[R];
+            load_rows(w, from + key * STRIDE);
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++) {
+                const float4 x = load4(v + key * v_stride + g * 4 * WARP_COLUMNS);
+#pragma unroll
+                for (int i = 0; i < R; i++) {
+                    if (MASKED && key >= seen[i])
+                        continue; /* whatever v holds, NaN too */
+                    part[i][4 * g + 0] = __fmaf_rn(w[i], x.x, part[i][4 * g + 0]);
+                    part[i][4 * g + 1] = __fmaf_rn(w[i], x.y, part[i][4 * g + 1]);
+                    part[i][4 * g + 2] = __fmaf_rn(w[i], x.z, part[i][4 * g + 2]);
+                    part[i][4 * g + 3] = __fmaf_rn(w[i], x.w, part[i][4 * g + 3]);
+                }
+            }
+        }
 #pragma unroll
         for (int i = 0; i < R; i++)
 #pragma unroll
@@ -115,10 +185,10 @@ template <int D, int R, int KEYS, int UNROLL> struct warp {
                 o[i][j] = __fmaf_rn(o[i][j], alpha[i], part[i][j]);
     }
 
-    /* o = o * alpha + the tile's part, summed from zero. */
-    __device__ __forceinline__ void add_values_of(const struct args &args, const float *v,
-                                                  int v_stride, uint32_t first,
-                                                  const float (&alpha)[R])
+    /* o = o * alpha + the tile's part, summed from zero. v: [KEYS][v_stride]. */
+    __device__ __forceinline__ void add_values(const struct args &args, const float *v,
+                                               int v_stride, uint32_t first,
+                                               const float (&alpha)[R])
     {
         int seen[R];
 
@@ -135,19 +205,16 @@ template <int D, int R, int KEYS, int UNROLL> struct warp {
     /* Writes the rows' states over the unit's span. */
     __device__ __forceinline__ void end_part(const struct args &args, const struct tile &tile) const
     {
-        const int column = 4 * lane_column(threadIdx.x % 32);
-
 #pragma unroll
         for (int i = 0; i < R; i++) {
-            const uint32_t row =
-                first_row - tile.first_row + lane_row(threadIdx.x % 32) + i * WARP_ROWS;
+            const uint32_t row = first_row - tile.first_row + row_of(i);
             float *to = part_row(args, tile, tile.span, row);
             if (row >= tile.rows)
                 continue;
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++)
-                to[column + j / 4 * 4 * WARP_COLUMNS + j % 4] = o[i][j];
-            if (column == 0)
+                to[4 * column() + j / 4 * 4 * WARP_COLUMNS + j % 4] = o[i][j];
+            if (column() == 0)
                 to[D] = top[i], to[D + 1] = sum[i];
         }
     }
@@ -155,18 +222,17 @@ template <int D, int R, int KEYS, int UNROLL> struct warp {
     /* Writes the rows' outputs. */
     __device__ __forceinline__ void end_rows(const struct args &args, const struct tile &tile) const
     {
-        const int lane = (int)threadIdx.x % 32, column = 4 * lane_column(lane);
+        const int lane = (int)threadIdx.x % 32;
         const uint32_t first = first_row - tile.first_row;
 
         __syncwarp(); /* the weights are done with, and make room */
 #pragma unroll
         for (int i = 0; i < R; i++) {
             const float inverse = inverse_of(sum[i]);
-            const uint32_t row = first + lane_row(lane) + i * WARP_ROWS;
-            float *to = tile.o + row * args.problem.o.row + column;
-            if (column == 0)
-                weights[i * WARP_ROWS * weight_stride(KEYS)] = top[i],
-                                        weights[i * WARP_ROWS * weight_stride(KEYS) + 1] = sum[i];
+            const uint32_t row = first + row_of(i);
+            float *to = tile.o + row * args.problem.o.row + 4 * column();
+            if (column() == 0)
+                weights[2 * row_of(i)] = top[i], weights[2 * row_of(i) + 1] = sum[i];
             if (row >= tile.rows)
                 continue;
 #pragma unroll
@@ -181,11 +247,9 @@ template <int D, int R, int KEYS, int UNROLL> struct warp {
             }
         }
         __syncwarp();
-        if (tile.lse && lane < ROWS && first + lane < tile.rows) {
-            const float *state = weights + (lane - lane_row(lane)) * weight_stride(KEYS);
+        if (tile.lse && lane < ROWS && first + lane < tile.rows)
             tile.lse[(first + lane) * args.problem.lse.row] =
-                lse_of(state[0], state[1], args.problem.scale);
-        }
+                lse_of(weights[2 * lane], weights[2 * lane + 1], args.problem.scale);
     }
 
     /* Ends the unit; every thread of the block comes here. */

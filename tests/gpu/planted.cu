@@ -41,21 +41,6 @@ __global__ void part_waits(int *data)
     data[threadIdx.x] = shared[threadIdx.x ^ 16];
 }
 
-__global__ void part_waits2(int *data)
-{
-    __shared__ int shared[COUNT];
-
-    shared[threadIdx.x] = data[threadIdx.x];
-    if (threadIdx.x % 32 < 16) {
-        __syncthreads();
-        data[threadIdx.x] = shared[threadIdx.x ^ 16];
-    } else {
-        data[threadIdx.x] += 1;
-        __syncthreads();
-        data[threadIdx.x] += shared[threadIdx.x ^ 16];
-    }
-}
-
 struct fault {
     const char *name;
     void (*kernel)(int *);
@@ -64,9 +49,10 @@ struct fault {
 };
 
 const fault faults[] = {
-    {"write", write_past, COUNT, true},   {"race", race, COUNT, true},
-    {"uninit", read_first, COUNT, false}, {"sync", part_waits, 32, true},
-    {"sync2", part_waits2, 64, true},
+    {"write", write_past, COUNT, true},
+    {"race", race, COUNT, true},
+    {"uninit", read_first, COUNT, false},
+    {"sync", part_waits, 32, true},
 };
 
 /* What CUDA says is of no interest: the tool may stop the kernel. */
