@@ -84,10 +84,11 @@ __device__ __forceinline__ float inverse_of(float sum)
     return sum == 0 ? 0 : __frcp_rn(sum);
 }
 
-/* An element of the output: exactly 0 in a row that has none. */
+/* An element of the output: exactly 0 in a row that has none. The sum makes a 0 of either sign +0:
+ * of which sign it is depends on how many tiles that the row does not see were passed over. */
 __device__ __forceinline__ float output_of(float o, float inverse)
 {
-    return inverse == 0 ? 0 : __fmul_rn(o, inverse);
+    return inverse == 0 ? 0 : __fadd_rn(__fmul_rn(o, inverse), 0);
 }
 
 /* In double: the two terms may cancel. */
