@@ -24,10 +24,16 @@ $(error SAN=$(SAN): must be none, asan or tsan)
 endif
 
 B   := build/$(if $(filter all,$(CUDA_ARCHS)),all-archs,$(or $(DIR_$(SAN)),$(SAN)))
+ifeq ($(CUDA_ARCHS)$(filter-out none,$(SAN)),all$(SAN))
+$(error SAN=$(SAN) builds no CUDA: leave CUDA_ARCHS out)
+endif
 GEN := build/gen
 
-# CUDA is where nvcc is: its own path when it is used, else why it is not.
-NVCC_PATH := $(realpath $(shell command -v $(NVCC)))
+# CUDA is where nvcc is and the toolkit's library beside it. NO_CUDA is why it is not used.
+NVCC_PATH := $(shell command -v $(NVCC))
+TOOLKIT   := $(abspath $(dir $(realpath $(NVCC_PATH)))..)
+CUDART    := $(firstword $(wildcard $(TOOLKIT)/lib64/libcudart_static.a \
+                                    $(TOOLKIT)/lib/libcudart_static.a))
 NO_CUDA   :=
 ifeq ($(CUDA),no)
 NO_CUDA := CUDA=no
@@ -35,6 +41,8 @@ else ifneq ($(SAN),none)
 NO_CUDA := SAN=$(SAN) builds none
 else ifeq ($(NVCC_PATH),)
 NO_CUDA := no $(NVCC) on PATH
+else ifeq ($(CUDART),)
+NO_CUDA := no libcudart_static.a in $(TOOLKIT)/lib64
 endif
 HAVE_CUDA := $(if $(NO_CUDA),0,1)
 
@@ -59,11 +67,8 @@ endif
 ISAS_DEFINED := $(foreach i,$(ISAS),-DFA_HAVE_ISA_$(i)=1)
 
 ifeq ($(HAVE_CUDA),1)
-TOOLKIT      := $(realpath $(dir $(NVCC_PATH))..)
 CUDA_INCLUDE := -isystem $(TOOLKIT)/include
-CUDA_LIBS    := -L$(dir $(firstword $(wildcard $(TOOLKIT)/lib64/libcudart_static.a \
-                                               $(TOOLKIT)/lib/libcudart_static.a))) \
-                -lcudart_static -lrt -ldl -lpthread
+CUDA_LIBS    := $(CUDART) -lrt -ldl -lpthread
 ARCHS        := $(if $(filter all,$(CUDA_ARCHS)),80 86 89 90a 100 120,$(CUDA_ARCHS))
 comma        := ,
 CODE          = -gencode arch=compute_$(1),code=sm_$(1)
@@ -119,7 +124,8 @@ help:
 
 build: $(B)/fad $(B)/fa-cli $(B)/libfa.a
 
-release:
+release: deps
+	$(if $(NO_CUDA),$(error make release: there are no CUDA kernels to build: $(NO_CUDA)))
 	@$(MAKE) build CUDA_ARCHS=all
 
 run: deps
@@ -148,8 +154,8 @@ budget: deps
 	@$(MAKE) build $(B)/gpu/functions
 	@$(TEST_ENV) tests/check-budget --write
 
-TEST_ENV = FA_DATA=$(abspath $(FA_DATA)) FA_BUILD=$(abspath $(B)) FA_NO_CUDA='$(NO_CUDA)' \
-           FA_NVCC=$(NVCC_PATH)
+TEST_ENV = FA_DATA='$(abspath $(FA_DATA))' FA_BUILD='$(abspath $(B))' FA_NO_CUDA='$(NO_CUDA)' \
+           FA_NVCC='$(NVCC_PATH)'
 
 check-all:
 	$(MAKE) check
@@ -278,8 +284,8 @@ $(B)/tests/test_%: $(B)/tests/test_%.o $(call obj,$(HELPERS)) $(call obj,$(CLI_P
 
 # --- Tests for a GPU: built wherever nvcc is, run by tests/check-gpu ------------------------------
 
-# Programs with their own main; the rest of tests/gpu that is not a test is in all programs. The
-# tests of kernels/ that run on a GPU as they are become programs a second time.
+# What is neither a test nor a program by itself is in all of them. The tests of kernels/ that run on
+# a GPU as they are become programs a second time.
 GPU_ALL   := $(sort $(basename $(notdir $(wildcard tests/gpu/*.c tests/gpu/*.cu))))
 GPU_MAINS := $(filter ragged planted bench functions,$(GPU_ALL))
 GPU_TESTS := $(filter test_%,$(GPU_ALL))

@@ -13,7 +13,9 @@
  *  - Query head h reads key/value head h / (H / G).
  *  - The bits of a row depend on its (batch, head)'s data and on M, N, D, mask, scale and H / G,
  *    never on B, H, the range it ran in, strides, alignment, or what else runs.
- *  - Offsets are 64 bits wide; pointers need the alignment of one element only. */
+ *  - Offsets are 64 bits wide; pointers need the alignment of one element only.
+ * Sums are float, and values are summed before they are divided: scores, their differences, and
+ * head by head the sum of |v| over the keys must stay within a float's range. */
 #ifndef FA_ATTENTION_H
 #define FA_ATTENTION_H
 
@@ -173,12 +175,6 @@ enum fa_status fa_choose(const char *version, const struct fa_target *target,
 const struct fa_kernel *const *fa_cpu_kernels(size_t *count);
 
 /* --- kernels/cuda, in builds with the CUDA toolkit ------------------------------------------ */
-
-/* Every CUDA kernel for a compute capability (fa_target.arch), slowest version first, into
- * kernels[0], kernels[1] ..; returns how many: none below 80. For tests and benchmarks; others go
- * through fa_choose. */
-#define FA_CUDA_KERNELS_MAX 8
-size_t fa_cuda_kernels(int arch, const struct fa_kernel *kernels[FA_CUDA_KERNELS_MAX]);
 
 /* Readies the calling thread's current device for launches: loads every kernel, which would else
  * happen at its first launch and wait for whatever runs, and raises its limit of shared memory. The

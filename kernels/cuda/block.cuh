@@ -15,7 +15,7 @@
  * takes R rows by 4 columns, 64 apart. */
 #define BLOCK_SIDE 16
 
-template <int T> struct block {
+template <int T> struct block_of {
     float *q, *k, *v, *o; /* [T][stride], zeroes from head_dim to width */
     float *weights;       /* [T][weight_stride(T)]; scores first */
     float *top, *sum;     /* [T] */
@@ -42,8 +42,9 @@ __host__ __device__ constexpr size_t block_shared(int side, uint32_t head_dim)
            sizeof(float);
 }
 
-template <int T> __device__ __forceinline__ struct block<T> block_at(float *shared, int head_dim) {
-    struct block<T> block;
+template <int T> __device__ __forceinline__ block_of<T> block_at(float *shared, int head_dim)
+{
+    block_of<T> block;
 
     block.width = block_width(head_dim);
     block.stride = tile_stride(block.width);
@@ -58,8 +59,7 @@ template <int T> __device__ __forceinline__ struct block<T> block_at(float *shar
     return block;
 }
 
-__device__ __forceinline__ int
-block_row()
+__device__ __forceinline__ int block_row()
 {
     return (int)threadIdx.x / 64 * 4 + lane_row((int)threadIdx.x % 32);
 }
@@ -71,7 +71,7 @@ __device__ __forceinline__ int block_column()
 
 template <int T>
 __device__ __forceinline__ void copy_q(const struct args &args, const struct tile &tile,
-                                       const struct block<T> &block)
+                                       const block_of<T> &block)
 {
     copy_tile(block.q, block.stride, T, block.width, tile.q, args.problem.q.row, (int)tile.rows,
               (int)args.problem.head_dim, args.sign);
@@ -80,7 +80,7 @@ __device__ __forceinline__ void copy_q(const struct args &args, const struct til
 /* The keys from `first` on, of which there is one at least. */
 template <int T>
 __device__ __forceinline__ void copy_kv(const struct args &args, const struct tile &tile,
-                                        uint32_t first, const struct block<T> &block)
+                                        uint32_t first, const block_of<T> &block)
 {
     const struct fa_problem &problem = args.problem;
     const int keys = (int)min((uint32_t)T, problem.kv_len - first), width = (int)problem.head_dim;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void copy_kv(const struct args &args, const struct ti
 }
 
 /* No keys yet. */
-template <int T> __device__ __forceinline__ void clear_state(const struct block<T> &block)
+template <int T> __device__ __forceinline__ void clear_state(const block_of<T> &block)
 {
     for (int i = (int)threadIdx.x; i < T * block.stride; i += BLOCK_THREADS)
         block.o[i] = 0;
@@ -101,17 +101,17 @@ template <int T> __device__ __forceinline__ void clear_state(const struct block<
 }
 
 /* The scores of the tile, masked ones -inf. visible: keys of the tile that a thread's rows see. */
-template <int T>
-__device__ __forceinline__ void score(const struct block<T> &block,
+template <int T, int UNROLL>
+__device__ __forceinline__ void score(const block_of<T> &block,
                                       const int (&visible)[T / BLOCK_SIDE])
 {
     constexpr int R = T / BLOCK_SIDE;
     const int row = block_row(), column = block_column();
     float scores[R][R] = {};
 
-    add_dots<BLOCK_UNROLL, R, R, BLOCK_SIDE, BLOCK_SIDE>(
-        scores, block.q + row * block.stride, block.stride, block.k + column * block.stride,
-        block.stride, block.width);
+    add_dots<UNROLL, R, R, BLOCK_SIDE, BLOCK_SIDE>(scores, block.q + row * block.stride,
+                                                   block.stride, block.k + column * block.stride,
+                                                   block.stride, block.width);
 #pragma unroll
     for (int i = 0; i < R; i++)
 #pragma unroll
@@ -122,7 +122,7 @@ __device__ __forceinline__ void score(const struct block<T> &block,
 
 /* Scores to weights; a warp takes whole rows. */
 template <int T>
-__device__ __forceinline__ void weigh_rows(const struct block<T> &block, float scale_log2)
+__device__ __forceinline__ void weigh_rows(const block_of<T> &block, float scale_log2)
 {
     constexpr int C = (T + 31) / 32;
     const int lane = (int)threadIdx.x % 32;
@@ -144,8 +144,8 @@ __device__ __forceinline__ void weigh_rows(const struct block<T> &block, float s
     }
 }
 
-template <int T, bool MASKED>
-__device__ __forceinline__ void sum_values(const struct block<T> &block,
+template <int T, int UNROLL, bool MASKED>
+__device__ __forceinline__ void sum_values(const block_of<T> &block,
                                            const int (&visible)[T / BLOCK_SIDE])
 {
     constexpr int R = T / BLOCK_SIDE;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void sum_values(const struct block<T> &block,
 
     for (int d = 4 * block_column(); d < block.width; d += 4 * BLOCK_SIDE) {
         float sums[R][4] = {};
-        add_values<BLOCK_UNROLL, R, 1, BLOCK_SIDE, 0, MASKED>(
+        add_values<UNROLL, R, 1, BLOCK_SIDE, 0, MASKED>(
             sums, block.weights + row * weight_stride(T), weight_stride(T), block.v + d,
             block.stride, T, visible);
 #pragma unroll
@@ -169,9 +169,9 @@ __device__ __forceinline__ void sum_values(const struct block<T> &block,
 
 /* Brings the T keys from `first` on, copied before, into the states of the T rows from first_row
  * on. The block must have synchronised since the copies; the states are complete, and the tiles
- * free, once it has after the step. */
-template <int T>
-__device__ __forceinline__ void block_step(const struct args &args, const struct block<T> &block,
+ * free, once it has after the step. UNROLL: of the products. */
+template <int UNROLL, int T>
+__device__ __forceinline__ void block_step(const struct args &args, const block_of<T> &block,
                                            uint32_t first_row, uint32_t first)
 {
     constexpr int R = T / BLOCK_SIDE;
@@ -185,14 +185,14 @@ __device__ __forceinline__ void block_step(const struct args &args, const struct
         const uint32_t keys = masked ? mask_visible_keys(&problem, row) : first + T;
         visible[i] = keys < first ? 0 : (int)min(keys - first, (uint32_t)T);
     }
-    score<T>(block, visible);
+    score<T, UNROLL>(block, visible);
     __syncthreads();
     weigh_rows<T>(block, args.scale_log2);
     __syncthreads();
     if (masked)
-        sum_values<T, true>(block, visible);
+        sum_values<T, UNROLL, true>(block, visible);
     else
-        sum_values<T, false>(block, visible);
+        sum_values<T, UNROLL, false>(block, visible);
 }
 
 #endif

@@ -3,31 +3,13 @@
 
 #include <cuda_runtime.h>
 
-enum { VERSIONS = 5, LOWEST_ARCH = 80 };
-static_assert((int)VERSIONS <= FA_CUDA_KERNELS_MAX, "room for all");
-
-typedef const struct fa_kernel *find_kernel(const struct fa_target *target);
-typedef const struct cuda_function *list_functions(size_t *count);
-
-static find_kernel *const find[VERSIONS] = {
-    fa_cuda_v0_kernel, fa_cuda_v1_kernel, fa_cuda_v2_kernel, fa_cuda_v3_kernel, fa_cuda_v4_kernel,
-};
-
-static list_functions *const functions[VERSIONS] = {
-    cuda_v0_functions, cuda_v1_functions, cuda_v2_functions, cuda_v3_functions, cuda_v4_functions,
-};
-
-size_t fa_cuda_kernels(int arch, const struct fa_kernel *kernels[FA_CUDA_KERNELS_MAX])
+const struct cuda_function *cuda_functions(int version, size_t *count)
 {
-    const struct fa_target target = {FA_CUDA, arch};
-    size_t count = 0;
-
-    for (int i = 0; i < VERSIONS; i++) {
-        const struct fa_kernel *kernel = find[i](&target);
-        if (kernel)
-            kernels[count++] = kernel;
-    }
-    return count;
+    static const struct cuda_function *(*const lists[CUDA_VERSIONS])(size_t *) = {
+        cuda_v0_functions, cuda_v1_functions, cuda_v2_functions,
+        cuda_v3_functions, cuda_v4_functions,
+    };
+    return lists[version](count);
 }
 
 /* Takes the error from the thread, too, lest a later call report it. */
@@ -37,8 +19,9 @@ static enum fa_status failed(struct fa_error *error, cudaError_t code, const cha
 
     (void)cudaGetLastError();
     if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver ||
-        code == cudaErrorStubLibrary)
-        status = FA_UNIMPLEMENTED; /* this machine has no GPU, or no driver new enough */
+        code == cudaErrorStubLibrary || code == cudaErrorNoKernelImageForDevice ||
+        code == cudaErrorUnsupportedPtxVersion)
+        status = FA_UNIMPLEMENTED; /* no GPU here, no driver new enough, or not built for it */
     else if (code == cudaErrorMemoryAllocation)
         status = FA_RESOURCE_EXHAUSTED;
     return fa_error_set(error, status, "", "%s: %s (%s)", what, cudaGetErrorName(code),
@@ -87,9 +70,9 @@ enum fa_status fa_cuda_prepare(int *arch, struct fa_error *error)
         return fa_error_set(error, FA_UNIMPLEMENTED, "",
                             "the device has compute capability %d.%d; the kernels need %d.%d",
                             major, minor, LOWEST_ARCH / 10, LOWEST_ARCH % 10);
-    for (int i = 0; i < VERSIONS; i++) {
+    for (int i = 0; i < CUDA_VERSIONS; i++) {
         size_t count;
-        const struct cuda_function *list = functions[i](&count);
+        const struct cuda_function *list = cuda_functions(i, &count);
         for (size_t j = 0; j < count; j++) {
             enum fa_status status = prepare_function(&list[j], shared_limit, error);
             if (status != FA_OK)

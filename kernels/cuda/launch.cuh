@@ -13,18 +13,22 @@
 /* Problems of one grid: their pointers travel as parameters, of which there are 4 KiB. */
 #define PROBLEMS_MAX 64u
 
-/* How a problem's rows and keys are cut into units: a function of what bits may depend on. */
+/* Blocks of a grid. */
+#define GRID_MAX INT32_MAX
+
+/* How a problem's rows and keys are cut. */
 struct cut {
     uint32_t tiles;     /* of a head's rows */
-    uint32_t spans;     /* of a tile's keys; 1 at least */
+    uint32_t spans;     /* of a tile's keys: spans.cuh; of v0 and v1 tiles of keys */
     uint32_t span_keys; /* of each span but the last */
+    bool kept;          /* v2 to v4: results of spans go through the state */
 };
 
 /* The parameters of every kernel. */
 struct args {
     struct fa_problem problem;
     struct cut cut;
-    float sign;          /* of the scale: -1, 0 or 1 */
+    float sign;          /* of the scale: -1, 0 or 1; every q is multiplied by it on its way in */
     float scale_log2;    /* turns a difference of scores into an exponent of 2; > 0 */
     uint32_t aligned;    /* q, k, v and o allow accesses of 16 bytes */
     uint64_t first_unit; /* block 0's, counted from tensors[0]'s first */
@@ -47,8 +51,9 @@ struct tile {
     uint32_t keys;               /* that the last row, and so any of them, sees */
     uint32_t first_key, end_key; /* the unit's part of these keys; may be empty */
     uint32_t span;
-    uint32_t *done; /* with several spans: how many of the tile's are done */
-    float *parts;   /* and their partial results, [spans][rows][head_dim + 2] */
+    /* Where the spans' results are kept: */
+    uint32_t *done; /* how many spans of the tile are done */
+    float *parts;   /* [spans][rows][head_dim + 2], see part_row */
 };
 
 /* fa_kernel.byte_seconds: 2 TB/s. */
@@ -120,17 +125,24 @@ static inline enum fa_status status_of(cudaError_t error)
     return error == cudaErrorMemoryAllocation ? FA_RESOURCE_EXHAUSTED : FA_INTERNAL;
 }
 
-static inline enum fa_status enqueue(const void *entry, uint64_t blocks, int threads, size_t shared,
-                                     const struct args *args, void *stream)
+/* shared: bytes of dynamic shared memory, at most the function's. */
+static inline enum fa_status enqueue(const struct cuda_function *function, size_t shared,
+                                     uint64_t blocks, const struct args &args, void *stream)
 {
-    void *parameters[] = {(void *)args};
+    void *parameters[] = {(void *)&args};
+    cudaError_t error = cudaErrorInvalidConfiguration;
 
-    return status_of(cudaLaunchKernel(entry, dim3((unsigned)blocks), dim3((unsigned)threads),
-                                      parameters, shared, (cudaStream_t)stream));
+    if (blocks <= GRID_MAX)
+        error = cudaLaunchKernel(function->entry, dim3((unsigned)blocks),
+                                 dim3((unsigned)function->threads), parameters, shared,
+                                 (cudaStream_t)stream);
+    if (error != cudaSuccess)
+        (void)cudaGetLastError(); /* it is told here, not at a later call */
+    return status_of(error);
 }
 
-/* Calls start(args) for one part after another of the launch's range, none of more than `most`
- * units or PROBLEMS_MAX problems. units, state_bytes: of a problem. */
+/* Calls start(args), which returns a status, for one part after another of the launch's range, none
+ * of more than `most` units or PROBLEMS_MAX problems. units, state_bytes: of a problem. */
 template <typename F>
 static enum fa_status for_each_part(const struct fa_launch *launch, uint64_t units,
                                     size_t state_bytes, struct cut cut, uint64_t most, F start)
@@ -145,7 +157,7 @@ static enum fa_status for_each_part(const struct fa_launch *launch, uint64_t uni
     args.scale_log2 = scale_log2_of(problem->scale);
     args.state_bytes = state_bytes;
     args.scratch = (float *)launch->scratch;
-    while (left > 0) {
+    while (left > 0 && units > 0) {
         const uint64_t base = first / units, after = launch->problem_count - base;
         const uint64_t problems = after < PROBLEMS_MAX ? after : PROBLEMS_MAX;
         const uint64_t in_reach = (base + problems) * units - first;
@@ -161,7 +173,7 @@ static enum fa_status for_each_part(const struct fa_launch *launch, uint64_t uni
             args.tensors[i] = launch->tensors[base + i];
             args.aligned &= is_aligned(problem, &args.tensors[i]);
         }
-        status = start(&args);
+        status = start((const struct args &)args);
         if (status != FA_OK)
             return status;
         first += args.unit_count;

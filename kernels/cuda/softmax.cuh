@@ -77,6 +77,23 @@ __device__ __forceinline__ void weigh(float (&scores)[R][C], float (&top)[R], fl
     }
 }
 
+/* Adds a state, (later_top, later_sum, x), whose keys are later ones: o = o * a + x * b. */
+__device__ __forceinline__ void merge(float &top, float &sum, float later_top, float later_sum,
+                                      float scale_log2, float &a, float &b)
+{
+    const float most = fmaxf(top, later_top), shift = shift_of(most);
+
+    a = weight_of(top, shift, scale_log2);
+    b = weight_of(later_top, shift, scale_log2);
+    sum = __fmaf_rn(sum, a, __fmul_rn(later_sum, b));
+    top = most;
+}
+
+__device__ __forceinline__ float merged(float o, float a, float x, float b)
+{
+    return __fmaf_rn(o, a, __fmul_rn(x, b));
+}
+
 /* 1 / sum, the factor of a row's outputs; 0 where the row has none (a sum is 0, or at least 1, or
  * NaN). */
 __device__ __forceinline__ float inverse_of(float sum)
@@ -84,17 +101,17 @@ __device__ __forceinline__ float inverse_of(float sum)
     return sum == 0 ? 0 : __frcp_rn(sum);
 }
 
-/* An element of the output: exactly 0 in a row that has none. The sum makes a 0 of either sign +0:
- * of which sign it is depends on how many tiles that the row does not see were passed over. */
+/* An element of the output: exactly 0 in a row that has none. A 0 of either sign becomes
+ * +0: which one it is depends on how many tiles were passed over that the row does not see. */
 __device__ __forceinline__ float output_of(float o, float inverse)
 {
-    return inverse == 0 ? 0 : __fadd_rn(__fmul_rn(o, inverse), 0);
+    return inverse == 0 ? 0 : __fmaf_rn(o, inverse, 0);
 }
 
 /* In double: the two terms may cancel. */
 __device__ __forceinline__ float lse_of(float top, float sum, double scale)
 {
-    return sum == 0 ? -INFINITY : (float)(fabs(scale) * top + log((double)sum));
+    return sum == 0 ? -INFINITY : (float)__dadd_rn(__dmul_rn(fabs(scale), top), log((double)sum));
 }
 
 #endif

@@ -1,20 +1,27 @@
 /* spans.cuh: the units of the versions whose blocks own a tile of rows (v2 to v4). A unit is a tile
- * against a span of its keys. With one span the block writes the output; with several each leaves
- * its rows' states in the memory that the problem's ranges share, and whichever ends last merges
- * them from the first span to the last: what ran where and when cannot show in the result. */
+ * against a span of its keys. Where all keys are one short span the block writes the output. Else
+ * the rows' states over a span go to the memory that the problem's ranges share, and whichever block
+ * of a tile ends last merges them from the first span to the last: what ran where and when cannot
+ * show in the result.
+ *
+ * A span's sums start afresh every CHUNK_KEYS keys, and what they came to is merged into the span's
+ * state. Sums of many equal parts round the same way again and again: their error grows with the
+ * number of parts, which is so kept to about the square root of that of the tiles. */
 #ifndef FA_KERNELS_CUDA_SPANS_CUH
 #define FA_KERNELS_CUDA_SPANS_CUH
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/softmax.cuh"
 
-/* Keys of a span, at least: one row of a decoding step makes a block of them busy for a while. The
- * states of M rows over N / SPAN keys are M / (2 SPAN) of the bytes of k and v: an eighth at most
- * by the second rule. */
+/* Keys of a span at least: enough to make a block busy for a while in a decoding step of one row.
+ * And at least so many times the rows of a head: the spans' states are kept, and are with it at most
+ * an eighth of the bytes of k and v. */
 #define SPAN_KEYS     2048u
 #define SPAN_PER_ROWS 4u
 
-/* Every tile of keys of v2 to v4 divides it. */
+/* A multiple of all tiles of keys; spans but the last are multiples of SPAN_MULTIPLE, which is one,
+ * too. */
+#define CHUNK_KEYS    8192u
 #define SPAN_MULTIPLE 64u
 
 static inline struct cut spans_cut(const struct fa_problem *problem, uint32_t tile_rows)
@@ -22,11 +29,12 @@ static inline struct cut spans_cut(const struct fa_problem *problem, uint32_t ti
     const uint64_t rows = (uint64_t)problem->q_len * SPAN_PER_ROWS, keys = problem->kv_len;
     const uint64_t span = rows > SPAN_KEYS ? rows : SPAN_KEYS;
     const uint64_t count = (keys + span - 1) / span;
-    struct cut cut = {divide_up(problem->q_len, tile_rows), 1, problem->kv_len};
+    struct cut cut = {divide_up(problem->q_len, tile_rows), 1, problem->kv_len, keys > CHUNK_KEYS};
 
     if (count > 1) {
         cut.span_keys = divide_up(divide_up(keys, (uint32_t)count), SPAN_MULTIPLE) * SPAN_MULTIPLE;
         cut.spans = divide_up(keys, cut.span_keys);
+        cut.kept = true;
     }
     return cut;
 }
@@ -50,7 +58,7 @@ static inline size_t spans_state(const struct fa_problem *problem, uint32_t tile
     const uint64_t tiles = units_of(problem, cut.tiles);
     size_t bytes;
 
-    if (cut.spans == 1)
+    if (!cut.kept)
         return 0;
     if (tiles > SIZE_MAX / 64 ||
         __builtin_mul_overflow(tiles, cut.spans * part_size(*problem, tile_rows) * sizeof(float),
@@ -73,7 +81,7 @@ __device__ __forceinline__ struct tile tile_of_block(const struct args &args, ui
     struct tile tile =
         tile_at(args, problem_number * heads + index % heads, number * tile_rows, tile_rows);
 
-    if (cut.spans > 1) {
+    if (cut.kept) {
         char *state = args.state + problem_number * args.state_bytes;
         tile.span = (uint32_t)(unit % cut.spans);
         tile.first_key = min(tile.span * cut.span_keys, tile.keys);
@@ -94,7 +102,7 @@ __device__ __forceinline__ void find_tile(const struct args &args, uint32_t tile
     __syncthreads();
 }
 
-/* Where a row's state over the unit's span goes: head_dim elements of o, top, sum. */
+/* Where a row's state over a span goes: head_dim elements of o, top, sum. */
 __device__ __forceinline__ float *part_row(const struct args &args, const struct tile &tile,
                                            uint32_t span, uint32_t row)
 {
@@ -102,40 +110,60 @@ __device__ __forceinline__ float *part_row(const struct args &args, const struct
                             (args.problem.head_dim + 2);
 }
 
-/* Merges the parts of the spans that the tile sees, and writes the output. */
+/* Whether a chunk of the unit's keys, but not the last one, ends before `key`. */
+__device__ __forceinline__ bool chunk_ends(const struct tile &tile, uint32_t key)
+{
+    return (key - tile.first_key) % CHUNK_KEYS == 0 && key < tile.end_key;
+}
+
+/* Whether the unit has a result: the first span's does even where it sees no key. */
+__device__ __forceinline__ bool has_part(const struct tile &tile)
+{
+    return tile.span == 0 || tile.first_key < tile.keys;
+}
+
+/* Merges the results of the spans that the tile sees, and writes the output. A warp takes a row. */
 __device__ __forceinline__ void merge_spans(const struct args &args, const struct tile &tile)
 {
-    const uint32_t head_dim = args.problem.head_dim;
+    constexpr int STEPS = FA_HEAD_DIM_MAX / 32;
+    const struct fa_problem &problem = args.problem;
     const uint32_t spans = tile.keys == 0 ? 1 : (tile.keys - 1) / args.cut.span_keys + 1;
+    const uint32_t head_dim = problem.head_dim, lane = threadIdx.x % 32;
 
-    for (uint32_t i = threadIdx.x; i < tile.rows * head_dim; i += blockDim.x) {
-        const uint32_t row = i / head_dim, d = i % head_dim;
-        float top = -INFINITY, sum = 0, o = 0;
+    for (uint32_t row = threadIdx.x / 32; row < tile.rows; row += blockDim.x / 32) {
+        float top = -INFINITY, sum = 0, o[STEPS] = {}, inverse;
         for (uint32_t span = 0; span < spans; span++) {
             const float *part = part_row(args, tile, span, row);
-            const float part_top = __ldcg(part + head_dim), part_sum = __ldcg(part + head_dim + 1);
-            const float most = fmaxf(top, part_top), shift = shift_of(most);
-            const float a = weight_of(top, shift, args.scale_log2);
-            const float b = weight_of(part_top, shift, args.scale_log2);
-            sum = __fmaf_rn(sum, a, __fmul_rn(part_sum, b));
-            o = __fmaf_rn(o, a, __fmul_rn(__ldcg(part + d), b));
-            top = most;
+            float a, b;
+            merge(top, sum, __ldcg(part + head_dim), __ldcg(part + head_dim + 1), args.scale_log2,
+                  a, b);
+#pragma unroll
+            for (int i = 0; i < STEPS; i++)
+                if (lane + 32 * i < head_dim)
+                    o[i] = merged(o[i], a, __ldcg(part + lane + 32 * i), b);
         }
-        tile.o[(int64_t)row * args.problem.o.row + d] = output_of(o, inverse_of(sum));
-        if (d == 0 && tile.lse)
-            tile.lse[(int64_t)row * args.problem.lse.row] = lse_of(top, sum, args.problem.scale);
+        inverse = inverse_of(sum);
+#pragma unroll
+        for (int i = 0; i < STEPS; i++)
+            if (lane + 32 * i < head_dim)
+                tile.o[row * problem.o.row + lane + 32 * i] = output_of(o[i], inverse);
+        if (lane == 0 && tile.lse)
+            tile.lse[row * problem.lse.row] = lse_of(top, sum, problem.scale);
     }
 }
 
-/* Ends a unit of several whose states are written; every thread of the block comes here. */
+/* Ends a unit whose result, if it has one, is kept; every thread of the block comes here. */
 __device__ __forceinline__ void end_span(const struct args &args, const struct tile &tile)
 {
     __shared__ bool last;
 
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
+        __threadfence();
         last = atomicAdd(tile.done, 1u) + 1 == args.cut.spans;
+        __threadfence();
+    }
     __syncthreads();
     if (last) {
         __threadfence();

@@ -6,12 +6,15 @@
  * read twice. They take turns in one workspace: a launch goes through its units in groups.
  *
  * A unit is 64 rows of a head against all keys. */
-#define BLOCK_UNROLL 2
 #include "kernels/cuda/block.cuh"
 
 #define SIDE  64 /* rows, keys and columns of a tile; elements of a slab of head_dim */
 #define STEPS (SIDE / BLOCK_SIDE)
-#define ROWS  (SIDE * (tile_stride(SIDE))) /* floats of a tile of rows */
+#define TILE  (SIDE * tile_stride(SIDE)) /* floats of a tile of rows */
+
+/* A sum over keys starts afresh every so many tiles, as in spans.cuh, else its error could grow with
+ * the keys. */
+#define CHUNK_TILES 128
 
 /* Bytes of the workspace, unless one unit needs more: 512 units at 2048 keys. More units are little
  * faster; fewer leave multiprocessors idle in the second product, which has one block a unit. */
@@ -21,14 +24,9 @@
 #define GROUP_MIN 256u
 #define GROUP_MAX (1u << 24)
 
-static uint32_t key_tiles(const struct fa_problem *problem)
-{
-    return divide_up(problem->kv_len, SIDE);
-}
-
 static struct cut cut_of(const struct fa_problem *problem)
 {
-    return {divide_up(problem->q_len, SIDE), key_tiles(problem), SIDE};
+    return {divide_up(problem->q_len, SIDE), divide_up(problem->kv_len, SIDE), SIDE, false};
 }
 
 static uint64_t units(const struct fa_problem *problem)
@@ -69,12 +67,12 @@ __device__ __forceinline__ float *scores_of(const struct args &args, uint64_t gr
     return args.scratch + group_unit * unit_size(args.cut);
 }
 
-/* A block: one tile of S. Masked scores within it are written too, and never read. */
+/* A block: one tile of S. Masked scores within it are written, too, and never used. */
 __global__ void __launch_bounds__(BLOCK_THREADS)
     v0_scores_kernel(const __grid_constant__ struct args args)
 {
-    __shared__ float4 shared[2 * ROWS / 4];
-    float *q = (float *)shared, *k = q + ROWS;
+    __shared__ float4 shared[2 * TILE / 4];
+    float *q = (float *)shared, *k = q + TILE;
     const struct fa_problem &problem = args.problem;
     const uint64_t unit = blockIdx.x / args.cut.spans;
     const uint32_t first = (uint32_t)(blockIdx.x % args.cut.spans) * SIDE;
@@ -93,8 +91,8 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
         copy_tile(k, stride, SIDE, padded, tile.k + first * problem.k.row + d, problem.k.row, keys,
                   width);
         __syncthreads();
-        add_dots<BLOCK_UNROLL, STEPS, STEPS, BLOCK_SIDE, BLOCK_SIDE>(
-            sums, q + row * stride, stride, k + column * stride, stride, padded);
+        add_dots<2, STEPS, STEPS, BLOCK_SIDE, BLOCK_SIDE>(sums, q + row * stride, stride,
+                                                          k + column * stride, stride, padded);
     }
 #pragma unroll
     for (int i = 0; i < STEPS; i++)
@@ -103,6 +101,10 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
             scores[(size_t)(row + i * BLOCK_SIDE) * args.cut.spans * SIDE + first + column +
                    j * BLOCK_SIDE] = sums[i][j];
 }
+
+/* A first weight of a row that has none above 0, though it sees keys: it gets no values, not even
+ * 0 times NaN. */
+#define NO_WEIGHTS -1.0f
 
 /* A warp: one row. Lanes take every 32nd key. */
 __global__ void __launch_bounds__(BLOCK_THREADS)
@@ -121,63 +123,90 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
         top = fmaxf(top, scores[key]);
     top = lanes_max<31>(top);
     shift = shift_of(top);
-    for (uint32_t key = lane; key < keys; key += 32) {
-        const float weight = weight_of(scores[key], shift, args.scale_log2);
-        scores[key] = weight;
-        sum = __fadd_rn(sum, weight);
+    for (uint32_t key = lane; key < keys;) {
+        const uint32_t end = min(keys - key, (uint32_t)CHUNK_TILES * SIDE) + key;
+        float part = 0;
+        for (; key < end; key += 32) {
+            const float weight = weight_of(scores[key], shift, args.scale_log2);
+            scores[key] = weight;
+            part = __fadd_rn(part, weight);
+        }
+        sum = __fadd_rn(sum, part);
     }
     sum = lanes_sum<31>(sum);
     inverse = inverse_of(sum);
     for (uint32_t key = lane; key < keys; key += 32)
-        scores[key] = output_of(scores[key], inverse);
+        scores[key] = sum == 0 ? NO_WEIGHTS : __fmul_rn(scores[key], inverse);
     if (lane == 0 && tile.lse)
         tile.lse[row * args.problem.lse.row] = lse_of(top, sum, args.problem.scale);
 }
 
-/* A block: 64 columns of a unit's o. The part of a tile of keys is summed from zero. */
-__global__ void __launch_bounds__(BLOCK_THREADS)
+/* sums += P v of the tile of keys at `first`, summed from zero. */
+__device__ __forceinline__ void add_tile(const struct tile &tile, const struct args &args,
+                                         const float *weights, const float *v, uint32_t first,
+                                         const bool (&none)[STEPS], float (&sums)[STEPS][4])
+{
+    bool masked = mask_visible_keys(&args.problem, tile.first_row) < first + SIDE;
+    float part[STEPS][4] = {};
+    int visible[STEPS];
+
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+        const uint32_t row = tile.first_row + block_row() + i * BLOCK_SIDE;
+        const uint32_t keys = none[i] ? 0 : mask_visible_keys(&args.problem, row);
+        visible[i] = keys < first ? 0 : (int)min(keys - first, (uint32_t)SIDE);
+        masked |= none[i];
+    }
+    if (masked)
+        add_values<1, STEPS, 1, BLOCK_SIDE, 0, true>(part, weights, weight_stride(SIDE), v,
+                                                     tile_stride(SIDE), SIDE, visible);
+    else
+        add_values<1, STEPS, 1, BLOCK_SIDE, 0, false>(part, weights, weight_stride(SIDE), v,
+                                                      tile_stride(SIDE), SIDE, visible);
+#pragma unroll
+    for (int i = 0; i < STEPS; i++)
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            sums[i][n] = __fadd_rn(sums[i][n], part[i][n]);
+}
+
+/* A block: 64 columns of a unit's o. */
+__global__ void __launch_bounds__(BLOCK_THREADS, 2)
     v0_values_kernel(const __grid_constant__ struct args args)
 {
-    __shared__ float4 shared[SIDE * weight_stride(SIDE) / 4 + ROWS / 4];
+    __shared__ float4 shared[SIDE * weight_stride(SIDE) / 4 + TILE / 4];
     float *weights = (float *)shared, *v = weights + SIDE * weight_stride(SIDE);
     const struct fa_problem &problem = args.problem;
     const int slabs = ((int)problem.head_dim + SIDE - 1) / SIDE;
     const int d = (int)(blockIdx.x % slabs) * SIDE;
     const int width = min(SIDE, (int)problem.head_dim - d);
-    const struct tile tile = rows_of(args, blockIdx.x / slabs);
     const float *scores = scores_of(args, blockIdx.x / slabs);
-    const int row = block_row(), column = 4 * block_column(), stride = tile_stride(SIDE);
+    const int row = block_row(), column = 4 * block_column();
     const int64_t score_row = (int64_t)args.cut.spans * SIDE;
-    float o[STEPS][4] = {};
+    float o[STEPS][4] = {}, chunk[STEPS][4] = {};
+    __shared__ struct tile tile;
+    bool none[STEPS];
 
+    if (threadIdx.x == 0)
+        tile = rows_of(args, blockIdx.x / slabs);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < STEPS; i++)
+        none[i] = tile.keys > 0 && scores[(row + i * BLOCK_SIDE) * score_row] == NO_WEIGHTS;
     for (uint32_t first = 0; first < tile.keys; first += SIDE) {
-        const bool masked = mask_visible_keys(&problem, tile.first_row) < first + SIDE;
-        float sums[STEPS][4] = {};
-        int visible[STEPS];
         __syncthreads();
         copy_tile(weights, weight_stride(SIDE), SIDE, SIDE, scores + first, score_row, SIDE, SIDE);
-        copy_tile(v, stride, SIDE, SIDE, tile.v + first * problem.v.row + d, problem.v.row,
-                  (int)min((uint32_t)SIDE, problem.kv_len - first), width);
+        copy_tile(v, tile_stride(SIDE), SIDE, SIDE, tile.v + first * problem.v.row + d,
+                  problem.v.row, (int)min((uint32_t)SIDE, problem.kv_len - first), width);
         __syncthreads();
+        add_tile(tile, args, weights + row * weight_stride(SIDE), v + column, first, none, chunk);
+        if (first / SIDE % CHUNK_TILES == CHUNK_TILES - 1 || first + SIDE >= tile.keys) {
 #pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            const uint32_t keys =
-                mask_visible_keys(&problem, tile.first_row + row + i * BLOCK_SIDE);
-            visible[i] = keys < first ? 0 : (int)min(keys - first, (uint32_t)SIDE);
+            for (int i = 0; i < STEPS; i++)
+#pragma unroll
+                for (int n = 0; n < 4; n++)
+                    o[i][n] = __fadd_rn(o[i][n], chunk[i][n]), chunk[i][n] = 0;
         }
-        if (masked)
-            add_values<BLOCK_UNROLL, STEPS, 1, BLOCK_SIDE, 0, true>(
-                sums, weights + row * weight_stride(SIDE), weight_stride(SIDE), v + column, stride,
-                SIDE, visible);
-        else
-            add_values<BLOCK_UNROLL, STEPS, 1, BLOCK_SIDE, 0, false>(
-                sums, weights + row * weight_stride(SIDE), weight_stride(SIDE), v + column, stride,
-                SIDE, visible);
-#pragma unroll
-        for (int i = 0; i < STEPS; i++)
-#pragma unroll
-            for (int n = 0; n < 4; n++)
-                o[i][n] = __fadd_rn(o[i][n], sums[i][n]);
     }
 #pragma unroll
     for (int i = 0; i < STEPS; i++)
@@ -187,24 +216,27 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
                 tile.o[(row + i * BLOCK_SIDE) * problem.o.row + d + column + n] = o[i][n];
 }
 
+static const struct cuda_function functions[] = {
+    {"v0_scores", (const void *)v0_scores_kernel, BLOCK_THREADS, 0},
+    {"v0_softmax", (const void *)v0_softmax_kernel, BLOCK_THREADS, 0},
+    {"v0_values", (const void *)v0_values_kernel, BLOCK_THREADS, 0},
+};
+
 static enum fa_status launch(const struct fa_launch *launch)
 {
     const struct fa_problem *problem = launch->problem;
+    const struct cut cut = cut_of(problem);
     const uint64_t slabs = divide_up(problem->head_dim, SIDE);
 
     return for_each_part(
-        launch, units(problem), 0, cut_of(problem), group_units(problem), [=](struct args *args) {
-            const uint64_t group = args->unit_count;
+        launch, units(problem), 0, cut, group_units(problem), [=](const struct args &args) {
+            const uint64_t blocks[] = {args.unit_count * cut.spans,
+                                       args.unit_count * (SIDE / BLOCK_WARPS),
+                                       args.unit_count * slabs};
             enum fa_status status = FA_OK;
-            if (problem->kv_len > 0)
-                status = enqueue((const void *)v0_scores_kernel, group * args->cut.spans,
-                                 BLOCK_THREADS, 0, args, launch->stream);
-            if (status == FA_OK)
-                status = enqueue((const void *)v0_softmax_kernel, group * (SIDE / BLOCK_WARPS),
-                                 BLOCK_THREADS, 0, args, launch->stream);
-            if (status == FA_OK)
-                status = enqueue((const void *)v0_values_kernel, group * slabs, BLOCK_THREADS, 0,
-                                 args, launch->stream);
+            /* Over no keys there are no scores. */
+            for (int i = cut.spans == 0; i < 3 && status == FA_OK; i++)
+                status = enqueue(&functions[i], 0, blocks[i], args, launch->stream);
             return status;
         });
 }
@@ -224,16 +256,11 @@ static const struct fa_kernel kernel = {
 
 const struct fa_kernel *fa_cuda_v0_kernel(const struct fa_target *target)
 {
-    return target->arch >= 80 ? &kernel : NULL;
+    return target->arch >= LOWEST_ARCH ? &kernel : NULL;
 }
 
 const struct cuda_function *cuda_v0_functions(size_t *count)
 {
-    static const struct cuda_function functions[] = {
-        {"v0_scores", (const void *)v0_scores_kernel, BLOCK_THREADS, 0},
-        {"v0_softmax", (const void *)v0_softmax_kernel, BLOCK_THREADS, 0},
-        {"v0_values", (const void *)v0_values_kernel, BLOCK_THREADS, 0},
-    };
     *count = sizeof functions / sizeof functions[0];
     return functions;
 }

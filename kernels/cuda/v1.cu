@@ -3,11 +3,11 @@
  * in memory: o in the output, divided by its sum so far as the paper has it, top and sum beside it.
  *
  * What it changes of v0: one kernel; scores and weights never leave the chip. What it pays: every
- * outer step reads and writes all of o, and a launch has only as many blocks as heads.
+ * outer step reads and writes all of o, and a launch has only as many blocks as heads. Every step
+ * also rounds o three times: its error grows with the number of steps.
  *
  * A unit is a block of keys of one head against all of its rows. Units run over heads first, so
  * that a range of them keeps many blocks busy, and in order. */
-#define BLOCK_UNROLL 2
 #include "kernels/cuda/block.cuh"
 
 static uint32_t key_blocks(const struct fa_problem *problem)
@@ -31,17 +31,17 @@ static size_t state(const struct fa_problem *problem)
 /* The states of a tile's rows, as the outer step before left them. */
 template <int T>
 __device__ __forceinline__ void load_state(const struct args &args, const struct tile &tile,
-                                           const float *state, const struct block<T> &block)
+                                           const float *state, const block_of<T> &block)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 
     for (int row = warp; row < T; row += BLOCK_WARPS) {
         const bool valid = row < (int)tile.rows;
-        const float sum = valid ? state[2 * row + 1] : 0;
+        const float sum = valid ? state[2 * row + 1] : 0, factor = sum == 0 ? 1 : sum;
         const float *o = tile.o + row * args.problem.o.row;
         for (int d = lane; d < block.width; d += 32)
             block.o[row * block.stride + d] =
-                valid && d < (int)args.problem.head_dim ? o[d] * sum : 0;
+                valid && d < (int)args.problem.head_dim ? o[d] * factor : 0;
         if (lane == 0) {
             block.top[row] = valid ? state[2 * row] : -INFINITY;
             block.sum[row] = sum;
@@ -49,14 +49,16 @@ __device__ __forceinline__ void load_state(const struct args &args, const struct
     }
 }
 
+/* o that has no sum yet is 0, or NaN by a key of weight 0: the next step is to see it. The `last`
+ * one's is the output. */
 template <int T>
 __device__ __forceinline__ void store_state(const struct args &args, const struct tile &tile,
-                                            float *state, const struct block<T> &block)
+                                            float *state, const block_of<T> &block, bool last)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 
     for (int row = warp; row < (int)tile.rows; row += BLOCK_WARPS) {
-        const float sum = block.sum[row], inverse = inverse_of(sum);
+        const float sum = block.sum[row], inverse = sum == 0 && !last ? 1 : inverse_of(sum);
         float *o = tile.o + row * args.problem.o.row;
         for (int d = lane; d < (int)args.problem.head_dim; d += 32)
             o[d] = output_of(block.o[row * block.stride + d], inverse);
@@ -65,18 +67,9 @@ __device__ __forceinline__ void store_state(const struct args &args, const struc
     }
 }
 
-/* The outputs that no outer step wrote, or the LSE that the last one leaves. */
-__device__ __forceinline__ void store_lse(const struct args &args, const struct tile &tile,
-                                          const float *state)
-{
-    for (uint32_t row = threadIdx.x; row < tile.rows; row += BLOCK_THREADS)
-        tile.lse[row * args.problem.lse.row] =
-            lse_of(state[2 * row], state[2 * row + 1], args.problem.scale);
-}
-
 /* The keys of block `number` against all rows of the head. */
 template <int T>
-__device__ __forceinline__ void outer_step(const struct args &args, const struct block<T> &block,
+__device__ __forceinline__ void outer_step(const struct args &args, const block_of<T> &block,
                                            uint64_t problem_head, uint32_t number)
 {
     const struct fa_problem &problem = args.problem;
@@ -98,9 +91,9 @@ __device__ __forceinline__ void outer_step(const struct args &args, const struct
         copy_q(args, tile, block);
         __syncthreads();
         if (first < tile.keys)
-            block_step(args, block, row, first);
+            block_step<2>(args, block, row, first);
         __syncthreads();
-        store_state(args, tile, state + 2 * (size_t)row, block);
+        store_state(args, tile, state + 2 * (size_t)row, block, tile.keys <= (uint64_t)first + T);
         __syncthreads();
     }
 }
@@ -111,7 +104,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 {
     extern __shared__ float4 shared[];
     const struct fa_problem &problem = args.problem;
-    const struct block<T> block = block_at<T>((float *)shared, problem.head_dim);
+    const block_of<T> block = block_at<T>((float *)shared, problem.head_dim);
     const uint64_t heads = (uint64_t)problem.batch * problem.heads;
     const uint64_t blocks = min(args.unit_count, heads); /* of each problem */
     const uint64_t problem_number = blockIdx.x / blocks;
@@ -127,36 +120,45 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         const struct tile tile = tile_at(args, problem_head, row, T);
         const float *state = (float *)(args.state + problem_number * args.state_bytes) +
                              (start % heads * problem.q_len + row) * 2;
-        if (tile.lse)
-            store_lse(args, tile, state);
+        for (uint32_t i = threadIdx.x; tile.lse && i < tile.rows; i += BLOCK_THREADS)
+            tile.lse[i * problem.lse.row] = lse_of(state[2 * i], state[2 * i + 1], problem.scale);
     }
 }
 
+static const struct cuda_function functions[] = {
+    {"v1<64>", (const void *)v1_kernel<64>, BLOCK_THREADS, block_shared(64, 64)},
+    {"v1<32>", (const void *)v1_kernel<32>, BLOCK_THREADS, block_shared(32, 128)},
+    {"v1<16>", (const void *)v1_kernel<16>, BLOCK_THREADS, block_shared(16, 256)},
+};
+
+/* A grid is whole problems with a block for each head; or units of one problem with a block for
+ * each head that has any, which are heads that follow each other. */
 static enum fa_status launch(const struct fa_launch *launch)
 {
     const struct fa_problem *problem = launch->problem;
     const int side = block_side(problem->head_dim);
-    const void *entry = side == 64   ? (const void *)v1_kernel<64>
-                        : side == 32 ? (const void *)v1_kernel<32>
-                                     : (const void *)v1_kernel<16>;
+    const struct cuda_function *function = &functions[side == 64 ? 0 : side == 32 ? 1 : 2];
+    const size_t shared = block_shared(side, problem->head_dim);
     const uint64_t all = units(problem), heads = (uint64_t)problem->batch * problem->heads;
-    const struct cut cut = {0, key_blocks(problem), (uint32_t)side};
+    const struct cut cut = {0, key_blocks(problem), (uint32_t)side, false};
     struct fa_launch part = *launch;
 
-    /* A grid is whole problems, or units of one: their heads are a window then. */
-    for (uint64_t left = launch->range.count; left > 0; left -= part.range.count) {
+    for (uint64_t left = launch->range.count; left > 0 && all > 0; left -= part.range.count) {
         const uint64_t in_problem = part.range.first % all, rest = all - in_problem;
-        const bool whole = in_problem == 0 && left >= all;
+        const bool whole = in_problem == 0 && left >= all && heads <= GRID_MAX / PROBLEMS_MAX;
         enum fa_status status;
 
         part.range.count = whole ? left / all * all : left < rest ? left : rest;
-        status = for_each_part(&part, all, state(problem), cut, UINT64_MAX, [=](struct args *args) {
-            const uint64_t problems = whole ? args->unit_count / all : 1;
-            args->unit_count /= problems; /* of each problem from here on */
-            return enqueue(entry, problems * (args->unit_count < heads ? args->unit_count : heads),
-                           BLOCK_THREADS, block_shared(side, problem->head_dim), args,
-                           launch->stream);
-        });
+        status = for_each_part(
+            &part, all, state(problem), cut, heads > GRID_MAX ? GRID_MAX : UINT64_MAX,
+            [=](const struct args &args) {
+                const uint64_t problems = whole ? args.unit_count / all : 1;
+                struct args each = args;
+                each.unit_count /= problems;
+                return enqueue(function, shared,
+                               problems * (each.unit_count < heads ? each.unit_count : heads), each,
+                               launch->stream);
+            });
         if (status != FA_OK)
             return status;
         part.range.first += part.range.count;
@@ -179,16 +181,11 @@ static const struct fa_kernel kernel = {
 
 const struct fa_kernel *fa_cuda_v1_kernel(const struct fa_target *target)
 {
-    return target->arch >= 80 ? &kernel : NULL;
+    return target->arch >= LOWEST_ARCH ? &kernel : NULL;
 }
 
 const struct cuda_function *cuda_v1_functions(size_t *count)
 {
-    static const struct cuda_function functions[] = {
-        {"v1<64>", (const void *)v1_kernel<64>, BLOCK_THREADS, block_shared(64, 64)},
-        {"v1<32>", (const void *)v1_kernel<32>, BLOCK_THREADS, block_shared(32, 128)},
-        {"v1<16>", (const void *)v1_kernel<16>, BLOCK_THREADS, block_shared(16, 256)},
-    };
     *count = sizeof functions / sizeof functions[0];
     return functions;
 }

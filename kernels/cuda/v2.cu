@@ -4,7 +4,6 @@
  * What it changes of v1: the order of the loops. What is left: the states, the scores and the
  * weights live in shared memory, and every step makes the block's warps wait for each other three
  * times. */
-#define BLOCK_UNROLL 1
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/spans.cuh"
 
@@ -18,14 +17,50 @@ static size_t state(const struct fa_problem *problem)
     return spans_state(problem, block_side(problem->head_dim));
 }
 
+/* Merges the rows' states into what is kept of the span, which they begin if `first`. */
 template <int T>
-__global__ void __launch_bounds__(BLOCK_THREADS, 3)
+__device__ __forceinline__ void keep(const struct args &args, const struct tile &tile,
+                                     const block_of<T> &block, bool first)
+{
+    const int width = (int)args.problem.head_dim, lane = (int)threadIdx.x % 32;
+
+    for (int row = (int)threadIdx.x / 32; row < (int)tile.rows; row += BLOCK_WARPS) {
+        float *part = part_row(args, tile, tile.span, row);
+        float top = first ? -INFINITY : part[width], sum = first ? 0 : part[width + 1], a, b;
+        merge(top, sum, block.top[row], block.sum[row], args.scale_log2, a, b);
+        for (int d = lane; d < width; d += 32)
+            part[d] = merged(first ? 0 : part[d], a, block.o[row * block.stride + d], b);
+        __syncwarp(); /* all lanes have read top and sum */
+        if (lane == 0)
+            part[width] = top, part[width + 1] = sum;
+        __syncwarp();
+    }
+}
+
+template <int T>
+__device__ __forceinline__ void write_rows(const struct args &args, const struct tile &tile,
+                                           const block_of<T> &block)
+{
+    const int lane = (int)threadIdx.x % 32;
+
+    for (int row = (int)threadIdx.x / 32; row < (int)tile.rows; row += BLOCK_WARPS) {
+        const float sum = block.sum[row], inverse = inverse_of(sum);
+        float *o = tile.o + row * args.problem.o.row;
+        for (int d = lane; d < (int)args.problem.head_dim; d += 32)
+            o[d] = output_of(block.o[row * block.stride + d], inverse);
+        if (lane == 0 && tile.lse)
+            tile.lse[row * args.problem.lse.row] = lse_of(block.top[row], sum, args.problem.scale);
+    }
+}
+
+/* Two blocks of the largest tiles fit the shared memory of an SM, three of the others. */
+template <int T>
+__global__ void __launch_bounds__(BLOCK_THREADS, T == 64 ? 2 : 3)
     v2_kernel(const __grid_constant__ struct args args)
 {
     extern __shared__ float4 shared[];
-    const struct block<T> block = block_at<T>((float *)shared, args.problem.head_dim);
     __shared__ struct tile tile;
-    const int width = (int)args.problem.head_dim;
+    const auto block = block_at<T>((float *)shared, args.problem.head_dim);
 
     find_tile(args, T, &tile);
     copy_q(args, tile, block);
@@ -34,45 +69,40 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 3)
         __syncthreads();
         copy_kv(args, tile, key, block);
         __syncthreads();
-        block_step(args, block, tile.first_row, key);
+        block_step<1>(args, block, tile.first_row, key);
+        if (chunk_ends(tile, key + T)) {
+            __syncthreads();
+            keep(args, tile, block, key + T == tile.first_key + CHUNK_KEYS);
+            __syncthreads();
+            clear_state(block);
+        }
     }
     __syncthreads();
-    if (args.cut.spans == 1) {
-        for (int row = (int)threadIdx.x / 32; row < (int)tile.rows; row += BLOCK_WARPS) {
-            const float sum = block.sum[row], inverse = inverse_of(sum);
-            float *o = tile.o + row * args.problem.o.row;
-            for (int d = (int)threadIdx.x % 32; d < width; d += 32)
-                o[d] = output_of(block.o[row * block.stride + d], inverse);
-            if (threadIdx.x % 32 == 0 && tile.lse)
-                tile.lse[row * args.problem.lse.row] =
-                    lse_of(block.top[row], sum, args.problem.scale);
-        }
+    if (!args.cut.kept) {
+        write_rows(args, tile, block);
         return;
     }
-    if (tile.span == 0 || tile.first_key < tile.keys)
-        for (int row = (int)threadIdx.x / 32; row < (int)tile.rows; row += BLOCK_WARPS) {
-            float *part = part_row(args, tile, tile.span, row);
-            for (int d = (int)threadIdx.x % 32; d < width; d += 32)
-                part[d] = block.o[row * block.stride + d];
-            if (threadIdx.x % 32 == 0)
-                part[width] = block.top[row], part[width + 1] = block.sum[row];
-        }
+    if (has_part(tile))
+        keep(args, tile, block, tile.end_key - tile.first_key <= CHUNK_KEYS);
     end_span(args, tile);
 }
+
+static const struct cuda_function functions[] = {
+    {"v2<64>", (const void *)v2_kernel<64>, BLOCK_THREADS, block_shared(64, 64)},
+    {"v2<32>", (const void *)v2_kernel<32>, BLOCK_THREADS, block_shared(32, 128)},
+    {"v2<16>", (const void *)v2_kernel<16>, BLOCK_THREADS, block_shared(16, 256)},
+};
 
 static enum fa_status launch(const struct fa_launch *launch)
 {
     const struct fa_problem *problem = launch->problem;
     const int side = block_side(problem->head_dim);
-    const void *entry = side == 64   ? (const void *)v2_kernel<64>
-                        : side == 32 ? (const void *)v2_kernel<32>
-                                     : (const void *)v2_kernel<16>;
+    const struct cuda_function *function = &functions[side == 64 ? 0 : side == 32 ? 1 : 2];
 
-    return for_each_part(launch, units(problem), state(problem), spans_cut(problem, side),
-                         INT32_MAX, [=](struct args *args) {
-                             return enqueue(entry, args->unit_count, BLOCK_THREADS,
-                                            block_shared(side, problem->head_dim), args,
-                                            launch->stream);
+    return for_each_part(launch, units(problem), state(problem), spans_cut(problem, side), GRID_MAX,
+                         [=](const struct args &args) {
+                             return enqueue(function, block_shared(side, problem->head_dim),
+                                            args.unit_count, args, launch->stream);
                          });
 }
 
@@ -91,16 +121,11 @@ static const struct fa_kernel kernel = {
 
 const struct fa_kernel *fa_cuda_v2_kernel(const struct fa_target *target)
 {
-    return target->arch >= 80 ? &kernel : NULL;
+    return target->arch >= LOWEST_ARCH ? &kernel : NULL;
 }
 
 const struct cuda_function *cuda_v2_functions(size_t *count)
 {
-    static const struct cuda_function functions[] = {
-        {"v2<64>", (const void *)v2_kernel<64>, BLOCK_THREADS, block_shared(64, 64)},
-        {"v2<32>", (const void *)v2_kernel<32>, BLOCK_THREADS, block_shared(32, 128)},
-        {"v2<16>", (const void *)v2_kernel<16>, BLOCK_THREADS, block_shared(16, 256)},
-    };
     *count = sizeof functions / sizeof functions[0];
     return functions;
 }

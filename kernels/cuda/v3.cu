@@ -62,18 +62,22 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
         warp.weigh_tile(args, scores, alpha);
         __syncthreads();
         warp.add_values(args, kv, tile_stride(D), key, alpha);
+        if (chunk_ends(tile, key + KEYS))
+            warp.keep(args, tile, key + KEYS == tile.first_key + CHUNK_KEYS);
     }
     warp.end(args, tile);
 }
+
+static const struct cuda_function function = {"v3", (const void *)v3_kernel, WARPS * 32, SHARED};
 
 static enum fa_status launch(const struct fa_launch *launch)
 {
     const struct fa_problem *problem = launch->problem;
 
-    return for_each_part(launch, units(problem), state(problem), spans_cut(problem, ROWS),
-                         INT32_MAX, [=](struct args *args) {
-                             return enqueue((const void *)v3_kernel, args->unit_count, WARPS * 32,
-                                            SHARED, args, launch->stream);
+    return for_each_part(launch, units(problem), state(problem), spans_cut(problem, ROWS), GRID_MAX,
+                         [=](const struct args &args) {
+                             return enqueue(&function, function.shared, args.unit_count, args,
+                                            launch->stream);
                          });
 }
 
@@ -85,21 +89,18 @@ static const struct fa_kernel kernel = {
     .state = state,
     .scratch = no_bytes,
     .launch = launch,
-    .rate = 21.5e12,
+    .rate = 25e12,
     .unit_seconds = 45e-9,
     .byte_seconds = BYTE_SECONDS,
 };
 
 const struct fa_kernel *fa_cuda_v3_kernel(const struct fa_target *target)
 {
-    return target->arch >= 80 ? &kernel : NULL;
+    return target->arch >= LOWEST_ARCH ? &kernel : NULL;
 }
 
 const struct cuda_function *cuda_v3_functions(size_t *count)
 {
-    static const struct cuda_function functions[] = {
-        {"v3", (const void *)v3_kernel, WARPS * 32, SHARED},
-    };
-    *count = sizeof functions / sizeof functions[0];
-    return functions;
+    *count = 1;
+    return &function;
 }

@@ -1,17 +1,16 @@
 /* v4: optimised v3. The same warps and the same steps, and three changes:
- *  - a thread has 8 rows where its registers allow it (head_dim 64), so that eight loads of shared
- *    memory feed 128 multiplications rather than 85;
- *  - tiles come by asynchronous copies of 16 bytes: values while the scores are computed, the next
- *    keys while the values are summed. k and v have a tile each;
- *  - the copies' indices are 32 bits wide; 64-bit products are left to the first row of a tile.
+ *  - tiles come by asynchronous copies of 16 bytes, the values while the scores are computed, the
+ *    next keys while the values are summed; k and v have a tile each, and a step two barriers;
+ *  - with head_dim 64 a thread has 8 rows, so that eight loads of shared memory feed 128
+ *    multiplications; with 128 its registers hold 4, and it is twelve;
+ *  - the products are unrolled as far as the instruction cache allows.
  *
- * Where a block has less shared memory than the tiles of a data-centre part need, smaller ones run:
- * a kernel of another name, since tiles of fewer keys round elsewhere. */
+ * Which tiling runs is chosen by the problem, or by the shared memory that a block gets. */
 #include "kernels/cuda/warp.cuh"
 
-/* D: head_dim. R: rows of a thread. WARPS, KEYS: of the tile. BLOCKS: of an SM of 228 KB. UNROLL:
- * of the products; more than this overflows the instruction cache. */
-template <int D_, int R_, int WARPS, int KEYS_, int BLOCKS_, int UNROLL> struct shape {
+/* D: head_dim. R: rows of a thread. WARPS, KEYS: of the tile. BLOCKS: of an SM of 228 KiB. UNROLL:
+ * of the products. */
+template <int D_, int R_, int WARPS, int KEYS_, int BLOCKS_, int UNROLL> struct tiling {
     static constexpr int D = D_, R = R_, KEYS = KEYS_, BLOCKS = BLOCKS_;
     static constexpr int THREADS = WARPS * 32, ROWS = WARPS * WARP_ROWS * R;
     using warp_rows = warp<D, R, KEYS, ROWS, UNROLL>;
@@ -20,20 +19,14 @@ template <int D_, int R_, int WARPS, int KEYS_, int BLOCKS_, int UNROLL> struct 
     static constexpr size_t SHARED = (Q + K + V + WARPS * warp_rows::WEIGHTS) * sizeof(float);
 };
 
-/* 105 KB; by its registers too an SM holds two. */
-struct wide_64 : shape<64, 8, 4, 64, 2, 2> {
+/* Structs, so that their names are in those of the functions. */
+struct large_64 : tiling<64, 8, 4, 64, 2, 2> { /* 105 KiB */
 };
-
-/* 177 KB. */
-struct wide_128 : shape<128, 4, 8, 64, 1, 8> {
+struct large_128 : tiling<128, 4, 8, 64, 1, 8> { /* 177 KiB */
 };
-
-/* 73 KB. */
-struct small_64 : shape<64, 4, 4, 64, 3, 4> {
+struct small_64 : tiling<64, 4, 4, 64, 3, 4> { /* 73 KiB */
 };
-
-/* 77 KB. */
-struct small_128 : shape<128, 4, 4, 32, 2, 4> {
+struct small_128 : tiling<128, 4, 4, 32, 2, 4> { /* 77 KiB */
 };
 
 /* Copies 4 or 16 bytes to shared memory, or zeroes where there is nothing to copy: then nothing is
@@ -128,62 +121,77 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             start_k(key + S::KEYS);
         warp.weigh_tile(args, scores, alpha);
         warp.add_values(args, v, S::D, key, alpha);
+        if (chunk_ends(tile, key + S::KEYS))
+            warp.keep(args, tile, key + S::KEYS == tile.first_key + CHUNK_KEYS);
         wait_for_copies();
     }
     warp.end(args, tile);
 }
 
-template <typename S> static enum fa_status launch_shape(const struct fa_launch *launch)
-{
-    const struct fa_problem *problem = launch->problem;
+/* --- Which tiling ---------------------------------------------------------------------------- */
 
-    return for_each_part(launch, spans_units(problem, S::ROWS), spans_state(problem, S::ROWS),
-                         spans_cut(problem, S::ROWS), INT32_MAX, [=](struct args *args) {
-                             return enqueue((const void *)v4_kernel<S>, args->unit_count,
-                                            S::THREADS, S::SHARED, args, launch->stream);
-                         });
+enum { LARGE_64, LARGE_128, SMALL_64, SMALL_128, TILINGS };
+
+template <typename S> constexpr struct cuda_function function_of(const char *name)
+{
+    return {name, (const void *)v4_kernel<S>, S::THREADS, S::SHARED};
 }
 
-/* What runs a problem. */
-struct choice {
-    uint32_t rows;
-    enum fa_status (*launch)(const struct fa_launch *launch);
+static const struct cuda_function functions[TILINGS] = {
+    function_of<large_64>("v4<large_64>"),
+    function_of<large_128>("v4<large_128>"),
+    function_of<small_64>("v4<small_64>"),
+    function_of<small_128>("v4<small_128>"),
 };
 
-template <typename S> constexpr struct choice choice_of = {S::ROWS, launch_shape<S>};
+static const uint32_t tile_rows[TILINGS] = {large_64::ROWS, large_128::ROWS, small_64::ROWS,
+                                            small_128::ROWS};
 
-/* Tiles of 64 rows are a little slower each than ones of 128, and give the same bits: the sums of a
- * row go the same way. They are for problems with too few tiles of 128 to fill the multiprocessors
- * of an H200 once, and for causal masks over so few keys that the masked half of the last tile of
- * keys costs more. */
-static struct choice choose_wide(const struct fa_problem *problem)
+static int large_tiling(const struct fa_problem *problem)
 {
-    const uint64_t blocks = spans_units(problem, wide_64::ROWS), at_once = 132 * wide_64::BLOCKS;
-    const bool causal = problem->mask != FA_MASK_NONE;
-
-    if (problem->head_dim == 128)
-        return choice_of<wide_128>;
-    return blocks <= at_once || (causal && problem->kv_len <= 2048) ? choice_of<small_64>
-                                                                    : choice_of<wide_64>;
+    return problem->head_dim == 64 ? LARGE_64 : LARGE_128;
 }
 
-static struct choice choose_small(const struct fa_problem *problem)
+static int small_tiling(const struct fa_problem *problem)
 {
-    return problem->head_dim == 128 ? choice_of<small_128> : choice_of<small_64>;
+    return problem->head_dim == 64 ? SMALL_64 : SMALL_128;
 }
 
-template <struct choice CHOOSE(const struct fa_problem *)> struct rows_of {
+/* With head_dim 64 the small tiles give the same bits, for a row's sums go the same way. A pass over
+ * them takes 5 % longer. They are for problems with too few large tiles to fill an H200 once, and
+ * for causal masks over so few keys that the masked half of a row's last tile costs more. */
+static int best_tiling(const struct fa_problem *problem)
+{
+    const uint64_t at_once = 132 * large_64::BLOCKS;
+    const bool few = spans_units(problem, large_64::ROWS) <= at_once;
+    const bool short_causal = problem->mask != FA_MASK_NONE && problem->kv_len <= 2048;
+
+    return problem->head_dim == 64 && (few || short_causal) ? SMALL_64 : large_tiling(problem);
+}
+
+/* The functions of a kernel that chooses by CHOOSE. */
+template <int CHOOSE(const struct fa_problem *)> struct chosen {
     static uint64_t units(const struct fa_problem *problem)
     {
-        return spans_units(problem, CHOOSE(problem).rows);
+        return spans_units(problem, tile_rows[CHOOSE(problem)]);
     }
+
     static size_t state(const struct fa_problem *problem)
     {
-        return spans_state(problem, CHOOSE(problem).rows);
+        return spans_state(problem, tile_rows[CHOOSE(problem)]);
     }
+
     static enum fa_status launch(const struct fa_launch *launch)
     {
-        return CHOOSE(launch->problem).launch(launch);
+        const struct fa_problem *problem = launch->problem;
+        const int tiling = CHOOSE(problem);
+        const struct cuda_function *function = &functions[tiling];
+
+        return for_each_part(
+            launch, units(problem), state(problem), spans_cut(problem, tile_rows[tiling]), GRID_MAX,
+            [=](const struct args &args) {
+                return enqueue(function, function->shared, args.unit_count, args, launch->stream);
+            });
     }
 };
 
@@ -193,31 +201,27 @@ static const char *refuses(const struct fa_problem *problem)
                                                                : "head_dim is neither 64 nor 128";
 }
 
-static const struct fa_kernel wide = {
-    .name = "cuda-v4",
-    .refuses = refuses,
-    .units = rows_of<choose_wide>::units,
-    .in_order = false,
-    .state = rows_of<choose_wide>::state,
-    .scratch = no_bytes,
-    .launch = rows_of<choose_wide>::launch,
-    .rate = 42e12,
-    .unit_seconds = 60e-9,
-    .byte_seconds = BYTE_SECONDS,
-};
+template <int CHOOSE(const struct fa_problem *)>
+constexpr struct fa_kernel kernel_of(const char *name, double rate, double unit_seconds)
+{
+    using functions = chosen<CHOOSE>;
+    return {
+        .name = name,
+        .refuses = refuses,
+        .units = functions::units,
+        .in_order = false,
+        .state = functions::state,
+        .scratch = no_bytes,
+        .launch = functions::launch,
+        .rate = rate,
+        .unit_seconds = unit_seconds,
+        .byte_seconds = BYTE_SECONDS,
+    };
+}
 
-static const struct fa_kernel small = {
-    .name = "cuda-v4-small",
-    .refuses = refuses,
-    .units = rows_of<choose_small>::units,
-    .in_order = false,
-    .state = rows_of<choose_small>::state,
-    .scratch = no_bytes,
-    .launch = rows_of<choose_small>::launch,
-    .rate = 38e12,
-    .unit_seconds = 30e-9,
-    .byte_seconds = BYTE_SECONDS,
-};
+static const struct fa_kernel best = kernel_of<best_tiling>("cuda-v4", 43e12, 60e-9);
+static const struct fa_kernel small = kernel_of<small_tiling>("cuda-v4-small", 40e12, 35e-9);
+static const struct fa_kernel large = kernel_of<large_tiling>("cuda-v4-large", 43e12, 70e-9);
 
 const struct fa_kernel *fa_cuda_v4_kernel(const struct fa_target *target)
 {
@@ -226,21 +230,21 @@ const struct fa_kernel *fa_cuda_v4_kernel(const struct fa_target *target)
     case 100:
     case 103:
     case 110:
-        return &wide; /* a block gets 227 KB */
+        return &best; /* a block gets 227 KiB of shared memory */
     default:
-        return target->arch >= 80 ? &small : NULL; /* 163 KB (80, 87), or 99 KB */
+        return target->arch >= LOWEST_ARCH ? &small : NULL; /* 163 KiB (80, 87), or 99 KiB */
     }
+}
+
+const struct fa_kernel *const *cuda_v4_kernels(size_t *count)
+{
+    static const struct fa_kernel *const kernels[] = {&best, &small, &large};
+    *count = sizeof kernels / sizeof kernels[0];
+    return kernels;
 }
 
 const struct cuda_function *cuda_v4_functions(size_t *count)
 {
-    static const struct cuda_function functions[] = {
-        {"v4<wide_64>", (const void *)v4_kernel<wide_64>, wide_64::THREADS, wide_64::SHARED},
-        {"v4<wide_128>", (const void *)v4_kernel<wide_128>, wide_128::THREADS, wide_128::SHARED},
-        {"v4<small_64>", (const void *)v4_kernel<small_64>, small_64::THREADS, small_64::SHARED},
-        {"v4<small_128>", (const void *)v4_kernel<small_128>, small_128::THREADS,
-         small_128::SHARED},
-    };
-    *count = sizeof functions / sizeof functions[0];
+    *count = TILINGS;
     return functions;
 }

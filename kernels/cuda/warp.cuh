@@ -67,6 +67,12 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
         first_row = tile.first_row + number * ROWS;
         q = block_q + number * ROWS + row_of(0);
         weights = block_weights + number * WEIGHTS;
+        clear();
+    }
+
+    /* No keys yet. */
+    __device__ __forceinline__ void clear()
+    {
 #pragma unroll
         for (int i = 0; i < R; i++) {
             top[i] = -INFINITY, sum[i] = 0;
@@ -202,21 +208,31 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
         }
     }
 
-    /* Writes the rows' states over the unit's span. */
-    __device__ __forceinline__ void end_part(const struct args &args, const struct tile &tile) const
+    /* Merges the rows' states into what is kept of the span, which they begin if `first`. */
+    __device__ __forceinline__ void keep(const struct args &args, const struct tile &tile,
+                                         bool first)
     {
 #pragma unroll
         for (int i = 0; i < R; i++) {
             const uint32_t row = first_row - tile.first_row + row_of(i);
-            float *to = part_row(args, tile, tile.span, row);
-            if (row >= tile.rows)
-                continue;
+            float *part = part_row(args, tile, tile.span, row), *to = part + 4 * column();
+            float kept_top = -INFINITY, kept_sum = 0, a, b;
+            if (row < tile.rows) {
+                if (!first)
+                    kept_top = part[D], kept_sum = part[D + 1];
+                merge(kept_top, kept_sum, top[i], sum[i], args.scale_log2, a, b);
 #pragma unroll
-            for (int j = 0; j < COLUMNS; j++)
-                to[4 * column() + j / 4 * 4 * WARP_COLUMNS + j % 4] = o[i][j];
-            if (column() == 0)
-                to[D] = top[i], to[D + 1] = sum[i];
+                for (int j = 0; j < COLUMNS; j++) {
+                    float *x = to + j / 4 * 4 * WARP_COLUMNS + j % 4;
+                    *x = merged(first ? 0 : *x, a, o[i][j], b);
+                }
+            }
+            __syncwarp(); /* all lanes of the row have read top and sum */
+            if (row < tile.rows && column() == 0)
+                part[D] = kept_top, part[D + 1] = kept_sum;
         }
+        __syncwarp();
+        clear();
     }
 
     /* Writes the rows' outputs. */
@@ -253,14 +269,14 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
     }
 
     /* Ends the unit; every thread of the block comes here. */
-    __device__ __forceinline__ void end(const struct args &args, const struct tile &tile) const
+    __device__ __forceinline__ void end(const struct args &args, const struct tile &tile)
     {
-        if (args.cut.spans == 1) {
+        if (!args.cut.kept) {
             end_rows(args, tile);
             return;
         }
-        if (tile.span == 0 || tile.first_key < tile.keys)
-            end_part(args, tile);
+        if (has_part(tile))
+            keep(args, tile, tile.end_key - tile.first_key <= CHUNK_KEYS);
         end_span(args, tile);
     }
 };

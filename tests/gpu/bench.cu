@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { VERSIONS = 5, GRAPH = 20, WARM_UP = 3, REPEAT_MAX = 10000 };
+enum { VERSIONS = CUDA_VERSIONS, GRAPH = 20, WARM_UP = 3, REPEAT_MAX = 10000 };
 #define LIMIT       1e-5 /* of relative L2 and LSE errors */
 #define SHORT_US    200  /* launches below this are timed GRAPH at a time */
 #define LONG_US     1e5  /* launches above this are repeated for LONG_TOTAL us only */
@@ -75,9 +75,9 @@ static void launch(const struct contender *contender, int index)
 static bool correct(struct contender *contender)
 {
     struct fa_deviation deviation;
-    size_t nans;
+    uint64_t nans;
 
-    bench_data_poison(stream);
+    bench_data_poison();
     if (contender->state)
         CUDA(cudaMemsetAsync(contender->state, 0, contender->state_bytes, stream));
     launch(contender, 0);
@@ -86,8 +86,8 @@ static bool correct(struct contender *contender)
     contender->error = fa_deviation_l2(&deviation);
     if (nans == 0 && contender->error <= LIMIT && deviation.max_lse <= LIMIT)
         return true;
-    printf("%s WRONG: %zu elements NaN, relative L2 %.3g, LSE error %.3g; not timed\n",
-           contender->version->name, nans, contender->error, deviation.max_lse);
+    printf("%s WRONG: %llu elements NaN, relative L2 %.3g, LSE error %.3g; not timed\n",
+           contender->version->name, (unsigned long long)nans, contender->error, deviation.max_lse);
     return false;
 }
 
@@ -222,16 +222,11 @@ static void race(void)
 
 static void print_functions(void)
 {
-    static const struct cuda_function *(*const lists[VERSIONS])(size_t *) = {
-        cuda_v0_functions, cuda_v1_functions, cuda_v2_functions,
-        cuda_v3_functions, cuda_v4_functions,
-    };
-
     printf(
         "\nfunction                     threads  registers  shared (static + dynamic)  blocks\n");
     for (int i = 0; i < VERSIONS; i++) {
         size_t count;
-        const struct cuda_function *functions = lists[i](&count);
+        const struct cuda_function *functions = cuda_functions(i, &count);
         for (size_t j = 0; contenders[i].kernel && j < count; j++) {
             const struct cuda_function *function = &functions[j];
             cudaFuncAttributes taken;
@@ -333,7 +328,8 @@ int main(int argc, char **argv)
     CUDA(cudaStreamCreate(&stream));
     CUDA(cudaEventCreate(&start));
     CUDA(cudaEventCreate(&stop));
-    tensors = bench_data_make(&problem, stream);
+    fa_set_packed(&problem);
+    tensors = bench_data_make(&problem);
     if (cold)
         flush = (char *)bench_allocate(FLUSH_BYTES);
     for (size_t i = 0; i < count && i < VERSIONS; i++)

@@ -1,22 +1,19 @@
-/* bench_data.cu: tensors for bench, and the oracle's answer for a sample of rows: the first, middle
- * and last ones of the first and the last head. */
 #include "tests/gpu/bench_data.h"
+
+#include "tests/gpu/data.h"
+#include "tests/gpu/oracle.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { SAMPLES = 6 };
-static const uint32_t sample_rows = 4;
+enum { STRETCH = 4, STRETCHES = 6, ROWS = STRETCH * STRETCHES };
 
-struct sample {
-    uint64_t first, rows;
-    double *o, *lse;
-};
-
-static struct fa_tensors device, host;
-static size_t q_count, lse_count, head_dim;
-static struct sample samples[SAMPLES];
+static struct fa_problem problem;
+static struct fa_tensors tensors;
+static uint64_t rows[ROWS];
+static uint64_t row_count;
+static double o_reference[ROWS * FA_HEAD_DIM_MAX], lse_reference[ROWS];
 
 void bench_cuda(cudaError_t code, const char *what)
 {
@@ -38,105 +35,52 @@ void *bench_allocate(size_t bytes)
     return out;
 }
 
-static void *allocate_here(size_t bytes)
+static void *make(struct fa_extents extents, uint64_t seed, float spread)
 {
-    void *out = malloc(bytes);
-    if (!out)
-        bench_die("out of memory", "");
-    return out;
+    const uint64_t elements =
+        (uint64_t)extents.batch * extents.heads * extents.rows * extents.width;
+    void *tensor = bench_allocate(elements * sizeof(float));
+
+    CUDA(data_fill(tensor, extents, fa_packed_strides(extents), seed << 40, 0, spread));
+    return tensor;
 }
 
-static __device__ uint64_t mix(uint64_t x)
+struct fa_tensors bench_data_make(const struct fa_problem *given)
 {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
+    const uint64_t last_head = (uint64_t)given->batch * given->heads - 1;
+    const uint32_t length = given->q_len, most = STRETCH, stretch = length < most ? length : most;
+    const uint32_t firsts[] = {0, (length - stretch) / 2, length - stretch};
+
+    problem = *given;
+    tensors.q = make(fa_q_extents(&problem), 1, 1);
+    tensors.k = make(fa_kv_extents(&problem), 2, 1);
+    tensors.v = make(fa_kv_extents(&problem), 3, 1);
+    tensors.o = make(fa_q_extents(&problem), 0, 0);
+    tensors.lse = make(fa_lse_extents(&problem), 0, 0);
+    for (int i = 0; i < STRETCHES; i++)
+        for (uint32_t row = 0; row < stretch; row++)
+            rows[row_count++] = i % 2 * last_head * length + firsts[i / 2] + row;
+    CUDA(oracle_rows(&problem, &tensors, rows, row_count, o_reference, lse_reference));
+    return tensors;
 }
 
-/* Normally distributed, each element by its index alone. */
-static __global__ void fill_kernel(float *out, uint64_t count, uint64_t seed)
+void bench_data_poison(void)
 {
-    uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
-
-    for (; i < count; i += gridDim.x * (uint64_t)blockDim.x) {
-        const uint64_t bits = mix((seed << 48) + (i + 1) * 0x9e3779b97f4a7c15u);
-        const float u = ((bits >> 40) + 0.5f) * 0x1p-24f;
-        const float angle = (bits & 0xffffff) * 0x1p-23f;
-        out[i] = sqrtf(-2 * logf(u)) * cospif(angle);
-    }
+    CUDA(data_fill(tensors.o, fa_q_extents(&problem), problem.o, 0, NAN, 0));
+    CUDA(data_fill(tensors.lse, fa_lse_extents(&problem), problem.lse, 0, NAN, 0));
 }
 
-static float *input(size_t count, uint64_t seed, const void **copy, cudaStream_t stream)
+struct fa_deviation bench_data_deviation(uint64_t *nans)
 {
-    float *out = (float *)bench_allocate(count * sizeof *out);
-    void *here = allocate_here(count * sizeof *out);
-
-    fill_kernel<<<1024, 256, 0, stream>>>(out, count, seed);
-    CUDA(cudaGetLastError());
-    CUDA(cudaStreamSynchronize(stream));
-    CUDA(cudaMemcpy(here, out, count * sizeof *out, cudaMemcpyDefault));
-    *copy = here;
-    return out;
-}
-
-static void make_samples(const struct fa_problem *problem)
-{
-    const uint64_t rows = problem->q_len < sample_rows ? problem->q_len : sample_rows;
-    const uint64_t last_head = (uint64_t)problem->batch * problem->heads - 1;
-
-    for (int i = 0; i < SAMPLES; i++) {
-        struct sample *sample = &samples[i];
-        sample->rows = rows;
-        sample->first =
-            (i % 2) * last_head * problem->q_len + (problem->q_len - rows) * (i / 2) / 2;
-        sample->o = (double *)allocate_here(rows * head_dim * sizeof(double));
-        sample->lse = (double *)allocate_here(rows * sizeof(double));
-        if (!fa_reference(problem, &host, {sample->first, rows}, sample->o, sample->lse))
-            bench_die("out of memory", "");
-    }
-}
-
-struct fa_tensors bench_data_make(struct fa_problem *problem, cudaStream_t stream)
-{
-    size_t kv_count;
-
-    fa_set_packed(problem);
-    head_dim = problem->head_dim;
-    lse_count = (size_t)problem->batch * problem->heads * problem->q_len;
-    q_count = lse_count * head_dim;
-    kv_count = (size_t)problem->batch * problem->kv_heads * problem->kv_len * head_dim;
-    device.q = input(q_count, 1, &host.q, stream);
-    device.k = input(kv_count, 2, &host.k, stream);
-    device.v = input(kv_count, 3, &host.v, stream);
-    device.o = bench_allocate(q_count * sizeof(float));
-    device.lse = bench_allocate(lse_count * sizeof(float));
-    host.o = allocate_here(q_count * sizeof(float));
-    host.lse = allocate_here(lse_count * sizeof(float));
-    make_samples(problem);
-    return device;
-}
-
-void bench_data_poison(cudaStream_t stream)
-{
-    CUDA(cudaMemsetAsync(device.o, 0xff, q_count * sizeof(float), stream));
-    CUDA(cudaMemsetAsync(device.lse, 0xff, lse_count * sizeof(float), stream));
-}
-
-struct fa_deviation bench_data_deviation(size_t *nans)
-{
+    static float o[ROWS * FA_HEAD_DIM_MAX], lse[ROWS];
     struct fa_deviation deviation = {};
-    const float *o = (const float *)host.o, *lse = (const float *)host.lse;
 
-    CUDA(cudaMemcpy(host.o, device.o, q_count * sizeof(float), cudaMemcpyDefault));
-    CUDA(cudaMemcpy(host.lse, device.lse, lse_count * sizeof(float), cudaMemcpyDefault));
     *nans = 0;
-    for (size_t i = 0; i < q_count; i++)
-        *nans += isnan(o[i]);
-    for (size_t i = 0; i < lse_count; i++)
-        *nans += isnan(lse[i]);
-    for (const struct sample &sample : samples)
-        fa_deviation_add(&deviation, o + sample.first * head_dim, (int64_t)head_dim,
-                         lse + sample.first, 1, sample.o, sample.lse, sample.rows,
-                         (uint32_t)head_dim);
+    CUDA(data_nans(tensors.o, fa_q_extents(&problem), problem.o, nans));
+    CUDA(data_nans(tensors.lse, fa_lse_extents(&problem), problem.lse, nans));
+    CUDA(data_rows(tensors.o, fa_q_extents(&problem), problem.o, rows, row_count, o));
+    CUDA(data_rows(tensors.lse, fa_lse_extents(&problem), problem.lse, rows, row_count, lse));
+    fa_deviation_add(&deviation, o, problem.head_dim, lse, 1, o_reference, lse_reference, row_count,
+                     problem.head_dim);
     return deviation;
 }

@@ -13,17 +13,18 @@ void bench_cuda(cudaError_t code, const char *what);
 /* "bench: what: detail", and the program's end. */
 void bench_die(const char *what, const char *detail);
 
-/* Memory of the device, NULL for no bytes. Never freed. */
+/* Memory of the device, NULL for no bytes. cudaFree it, or leave it to the program's end. */
 void *bench_allocate(size_t bytes);
 
-/* Packed tensors of normally distributed elements, the outputs unset, on the device. */
-struct fa_tensors bench_data_make(struct fa_problem *problem, cudaStream_t stream);
+/* Tensors of normally distributed elements, the outputs unset, on the device. The strides are
+ * packed ones. Once for each process. */
+struct fa_tensors bench_data_make(const struct fa_problem *problem);
 
 /* Sets the outputs to NaN. */
-void bench_data_poison(cudaStream_t stream);
+void bench_data_poison(void);
 
-/* Once the outputs are computed: how far some rows are from the oracle, and how many elements of
- * all are NaN. */
-struct fa_deviation bench_data_deviation(size_t *nans);
+/* Once the outputs are computed: how far the first, middle and last rows of the first and the last
+ * head are from the oracle, and how many elements of all are NaN. */
+struct fa_deviation bench_data_deviation(uint64_t *nans);
 
 #endif

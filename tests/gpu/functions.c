@@ -6,14 +6,9 @@
 
 int main(void)
 {
-    static const struct cuda_function *(*const lists[])(size_t *) = {
-        cuda_v0_functions, cuda_v1_functions, cuda_v2_functions,
-        cuda_v3_functions, cuda_v4_functions,
-    };
-
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+    for (int i = 0; i < CUDA_VERSIONS; i++) {
         size_t count;
-        const struct cuda_function *functions = lists[i](&count);
+        const struct cuda_function *functions = cuda_functions(i, &count);
         for (size_t j = 0; j < count; j++)
             printf("%s %d %zu\n", functions[j].name, functions[j].threads, functions[j].shared);
     }

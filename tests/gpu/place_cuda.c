@@ -1,4 +1,5 @@
 /* place_cuda.c: the current device as the place of the tests. */
+#include "kernels/cuda/cuda.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/oracle.h"
 #include "tests/helpers/place.h"
@@ -8,26 +9,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KERNELS_MAX (2 * FA_CUDA_KERNELS_MAX)
+#define KERNELS_MAX 16
 
-const bool place_may_refuse = true;
 const int place_widths = ATTEND_WIDTHS;
 
-/* Arch whose v4 has the tiles of a small shared memory; larger ones can run it as well. */
-#define SMALL_ARCH 86
-
+/* Those of the device's architecture, and all that v4 has: those for smaller devices run, too. */
 static void add_kernels(int arch, const struct fa_kernel **kernels, size_t *count)
 {
-    const struct fa_kernel *more[FA_CUDA_KERNELS_MAX];
-    const size_t given = fa_cuda_kernels(arch, more);
+    const struct fa_target target = {FA_CUDA, arch};
+    size_t versions, more;
+    const struct fa_version *version = fa_versions(&versions);
+    const struct fa_kernel *const *v4 = cuda_v4_kernels(&more);
 
-    for (size_t i = 0; i < given; i++) {
-        size_t j = 0;
-        while (j < *count && strcmp(kernels[j]->name, more[i]->name) != 0)
-            j++;
-        if (j == *count)
-            kernels[(*count)++] = more[i];
+    for (size_t i = 0; i < versions; i++) {
+        const struct fa_kernel *kernel = fa_version_kernel(&version[i], &target);
+        if (kernel && strstr(kernel->name, "v4") == NULL)
+            kernels[(*count)++] = kernel;
     }
+    for (size_t i = 0; i < more; i++)
+        kernels[(*count)++] = v4[i];
 }
 
 /* Called before Check runs a test, too, so that it cannot fail one. */
@@ -43,7 +43,6 @@ static void prepare(const struct fa_kernel **kernels, size_t *count)
         exit(EXIT_FAILURE);
     }
     add_kernels(arch, kernels, count);
-    add_kernels(SMALL_ARCH, kernels, count);
     /* gpu_run's scratch is allocated again and again. */
     if (cudaDeviceGetDefaultMemPool(&pool, 0) == cudaSuccess)
         cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept);
@@ -71,6 +70,16 @@ static bool is_version(const struct fa_kernel *kernel, const char *name)
 float place_one_tolerance(const struct fa_kernel *kernel)
 {
     return kernel->in_order ? 0x1p-20f : 0x1p-21f;
+}
+
+/* By what each version says of itself. */
+bool place_covers(const struct fa_kernel *kernel, const struct fa_problem *problem)
+{
+    if (is_version(kernel, "v3"))
+        return problem->head_dim == 64;
+    if (is_version(kernel, "v4"))
+        return problem->head_dim == 64 || problem->head_dim == 128;
+    return true;
 }
 
 uint32_t place_keys_max(const struct fa_kernel *kernel)

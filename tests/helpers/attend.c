@@ -119,10 +119,11 @@ void attend_release(struct attend *attend)
 
 bool attend_covers(const struct fa_kernel *kernel, const struct fa_problem *problem)
 {
+    const bool covers = place_covers(kernel, problem);
     const char *reason = kernel->refuses(problem);
 
-    ck_assert_msg(!reason || place_may_refuse, "%s refuses: %s", kernel->name, reason);
-    return !reason;
+    ck_assert_msg(covers == !reason, "%s: %s", kernel->name, reason ? reason : "should refuse");
+    return covers;
 }
 
 void attend_begin(const struct attend *attend)

@@ -48,8 +48,8 @@ void attend_release(struct attend *attend);
 float *attend_at(const void *tensor, struct fa_strides strides, uint32_t batch, uint32_t head,
                  uint32_t row);
 
-/* Whether the kernel covers the problem. One that does not fails the test on a place where every
- * kernel must cover everything. */
+/* Whether the kernel covers the problem. Fails the test when it covers what it is not to, or the
+ * other way round. */
 bool attend_covers(const struct fa_kernel *kernel, const struct fa_problem *problem);
 
 /* Begins a run: attend_begin with the tensors as they are, and zeroes in the state that a run's

@@ -14,8 +14,8 @@
 /* Every kernel that can run, slowest first. *count entries. Static. */
 const struct fa_kernel *const *place_kernels(size_t *count);
 
-/* A kernel of the place may refuse a problem, which tests then leave out for it. */
-extern const bool place_may_refuse;
+/* Whether the kernel is to cover the problem; tests leave it out for others. */
+bool place_covers(const struct fa_kernel *kernel, const struct fa_problem *problem);
 
 /* How many of the head_dims of attend_width have code of their own there, for tests that take long
  * to go through all of them. */
