@@ -282,13 +282,14 @@ $(B)/tests/test_%: $(B)/tests/test_%.o $(call obj,$(HELPERS)) $(call obj,$(CLI_P
 # Programs with their own main; the rest of tests/gpu that is not a test is in all programs. The
 # tests of kernels/ that run on a GPU as they are become programs a second time. Those of the host's
 # side of launches need no GPU: `make check` runs them.
-GPU_ALL   := $(sort $(basename $(notdir $(wildcard tests/gpu/*.c tests/gpu/*.cu))))
-GPU_MAINS := $(filter ragged planted bench functions,$(GPU_ALL))
+GPU_ALL    := $(sort $(basename $(notdir $(wildcard tests/gpu/*.c tests/gpu/*.cu))))
+GPU_MAINS  := $(filter ragged planted bench functions,$(GPU_ALL))
 HOST_TESTS := test_grids
-GPU_TESTS := $(filter-out $(HOST_TESTS),$(filter test_%,$(GPU_ALL)))
-GPU_AGAIN := test_kernels test_bits test_nonfinite
-GPU_PARTS := $(patsubst %,$(B)/tests/gpu/%.o,$(filter-out $(GPU_MAINS) $(GPU_TESTS) \
-                 $(HOST_TESTS),$(GPU_ALL))) \
+HOST_PARTS := recorder
+GPU_TESTS  := $(filter-out $(HOST_TESTS),$(filter test_%,$(GPU_ALL)))
+GPU_AGAIN  := test_kernels test_bits test_nonfinite
+GPU_PARTS  := $(patsubst %,$(B)/tests/gpu/%.o,$(filter-out $(GPU_MAINS) $(GPU_TESTS) \
+                 $(HOST_TESTS) $(HOST_PARTS),$(GPU_ALL))) \
              $(B)/tests/helpers/attend.o $(B)/tests/helpers/cases.o $(B)/gpu/test.o
 
 .PHONY: gpu-tests
@@ -309,7 +310,8 @@ $(B)/gpu/%: $(GPU_PARTS) $(B)/libfakernels.a
 
 # What they replace of the CUDA runtime.
 RECORDED := cudaLaunchKernel cudaMalloc cudaMallocAsync cudaStreamSynchronize cudaDeviceSynchronize
-$(HOST_TESTS:%=$(B)/gpu/%): $(B)/gpu/%: $(B)/tests/gpu/%.o $(B)/gpu/test.o $(B)/libfakernels.a
+$(HOST_TESTS:%=$(B)/gpu/%): $(B)/gpu/%: $(B)/tests/gpu/%.o $(HOST_PARTS:%=$(B)/tests/gpu/%.o) \
+                               $(B)/gpu/test.o $(B)/libfakernels.a
 	@$(if $(V),,echo '  LINK $@')
 	$(Q)$(CC) $(LDFLAGS) $(RECORDED:%=-Wl,--wrap=%) -o $@ $^ $(LIBS) $(CHECK_LIBS)
 

@@ -129,7 +129,7 @@ static void value_block(const struct rows *rows, uint32_t first, uint32_t count)
 static void run_rows(const struct rows *rows)
 {
     const uint32_t head_dim = rows->problem->head_dim;
-    bool weighs[ROWS_MAX];
+    bool weighs[ROWS_MAX] = {false};
 
     for (size_t i = 0; i < (size_t)rows->count * head_dim; i++)
         rows->o[i] = 0;
