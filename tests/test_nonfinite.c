@@ -228,8 +228,8 @@ START_TEST(no_score_above_minus_infinity)
 }
 END_TEST
 
-/* Keys of weight 0 and v = NaN before all others: a tile of keys, a chunk, a unit of them. Their NaN
- * must survive the first score above -inf, which starts the row's sums anew. */
+/* Keys of weight 0 and v = NaN before all others: a tile of keys, a chunk, a unit of them. The
+ * NaN must survive the first score above -inf, which starts the row's sums anew. */
 START_TEST(weights_of_zero_before_others)
 {
     static const uint32_t dead[] = {64, 128, 480, 2048, 7680, 16384};
