@@ -137,6 +137,7 @@ run: deps
 check: deps
 	@$(MAKE) build tests gpu-tests
 	@$(TEST_ENV) tests/run-tests $(TESTS:%=$(B)/tests/%) \
+	    $(if $(NO_CUDA),,$(HOST_TESTS:%=$(B)/gpu/%)) \
 	    $(if $(filter none,$(SAN)),tests/check-budget)
 
 check-gpu: deps
@@ -285,16 +286,21 @@ $(B)/tests/test_%: $(B)/tests/test_%.o $(call obj,$(HELPERS)) $(call obj,$(CLI_P
 # --- Tests for a GPU: built wherever nvcc is, run by tests/check-gpu ------------------------------
 
 # What is neither a test nor a program by itself is in all of them. The tests of kernels/ that run on
-# a GPU as they are become programs a second time.
-GPU_ALL   := $(sort $(basename $(notdir $(wildcard tests/gpu/*.c tests/gpu/*.cu))))
-GPU_MAINS := $(filter ragged planted bench functions,$(GPU_ALL))
-GPU_TESTS := $(filter test_%,$(GPU_ALL))
-GPU_AGAIN := test_kernels test_bits test_nonfinite
-GPU_PARTS := $(patsubst %,$(B)/tests/gpu/%.o,$(filter-out $(GPU_MAINS) $(GPU_TESTS),$(GPU_ALL))) \
+# a GPU as they are become programs a second time. Those of the host's side of launches need no GPU:
+# `make check` runs them.
+GPU_ALL    := $(sort $(basename $(notdir $(wildcard tests/gpu/*.c tests/gpu/*.cu))))
+GPU_MAINS  := $(filter ragged planted bench functions,$(GPU_ALL))
+HOST_TESTS := test_grids
+HOST_PARTS := recorder
+GPU_TESTS  := $(filter-out $(HOST_TESTS),$(filter test_%,$(GPU_ALL)))
+GPU_AGAIN  := test_kernels test_bits test_nonfinite
+GPU_PARTS  := $(patsubst %,$(B)/tests/gpu/%.o,$(filter-out $(GPU_MAINS) $(GPU_TESTS) \
+                 $(HOST_TESTS) $(HOST_PARTS),$(GPU_ALL))) \
              $(B)/tests/helpers/attend.o $(B)/tests/helpers/cases.o $(B)/gpu/test.o
 
 .PHONY: gpu-tests
-gpu-tests: $(if $(NO_CUDA),,$(patsubst %,$(B)/gpu/%,$(GPU_MAINS) $(GPU_TESTS) $(GPU_AGAIN)))
+gpu-tests: $(if $(NO_CUDA),,$(patsubst %,$(B)/gpu/%,$(GPU_MAINS) $(GPU_TESTS) $(GPU_AGAIN) \
+                                                  $(HOST_TESTS)))
 
 # Check's main, for programs that bring none.
 $(B)/gpu/test.o: $(B)/tests/helpers/test.o
@@ -307,6 +313,13 @@ $(B)/gpu/%: $(GPU_PARTS) $(B)/libfakernels.a
 	@$(if $(V),,echo '  LINK $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS) $(CLI_LIBS) \
 	    $(CHECK_LIBS)
+
+# What they replace of the CUDA runtime.
+RECORDED := cudaLaunchKernel cudaMalloc cudaMallocAsync cudaStreamSynchronize cudaDeviceSynchronize
+$(HOST_TESTS:%=$(B)/gpu/%): $(B)/gpu/%: $(B)/tests/gpu/%.o $(HOST_PARTS:%=$(B)/tests/gpu/%.o) \
+                               $(B)/gpu/test.o $(B)/libfakernels.a
+	@$(if $(V),,echo '  LINK $@')
+	$(Q)$(CC) $(LDFLAGS) $(RECORDED:%=-Wl,--wrap=%) -o $@ $^ $(LIBS) $(CHECK_LIBS)
 
 # The programs that the READMEs print, as printed; the C one with all warnings on.
 $(B)/tests/readme_example.c: README.md

@@ -162,6 +162,98 @@ START_TEST(infinite_scores)
 }
 END_TEST
 
+static void make_q_positive(const struct attend *attend)
+{
+    for (uint32_t h = 0; h < attend->problem.heads; h++)
+        for (uint32_t i = 0; i < attend->problem.q_len; i++)
+            for (uint32_t d = 0; d < attend->problem.head_dim; d++) {
+                float *q = attend_at(attend->tensors.q, attend->problem.q, 0, h, i);
+                q[d] = fabsf(q[d]);
+            }
+}
+
+/* Every kernel against the oracle, and both against what the contract says: the first `empty` rows
+ * of a head count as rows that see no key, the others are NaN in the first `nans` columns. */
+static void check_each(const struct attend *attend, uint32_t empty, uint32_t nans)
+{
+    const struct fa_problem *problem = &attend->problem;
+    size_t count, size;
+    const struct fa_kernel *const *kernels = place_kernels(&count);
+
+    for (size_t i = 0; i < count; i++) {
+        float *outputs;
+        if (!attend_covers(kernels[i], problem))
+            continue;
+        attend_run(attend, kernels[i]);
+        outputs = attend_outputs(attend, &size);
+        for (size_t row = 0; row < size / (problem->head_dim + 1); row++) {
+            const float *o = outputs + row * (problem->head_dim + 1), lse = o[problem->head_dim];
+            const bool is_empty = row % problem->q_len < empty;
+            bool right = is_empty ? lse == -INFINITY : isfinite(lse);
+            for (uint32_t d = 0; d < problem->head_dim; d++)
+                right = right && (is_empty ? o[d] == 0 : d < nans ? isnan(o[d]) : isfinite(o[d]));
+            expect(right, kernels[i], row, problem->kv_len, "is not what weights of 0 make it");
+        }
+        free(outputs);
+    }
+    attend_check(attend);
+}
+
+/* Under a causal mask the first rows see scores of -inf only, whatever v holds there: their o is 0.
+ * Later rows see it with weight 0, and 0 * NaN is NaN. One tile has rows of both kinds. */
+START_TEST(no_score_above_minus_infinity)
+{
+    static const uint32_t lengths[] = {150, 33000}; /* the second's keys are in several units */
+    const uint32_t kv_len = lengths[_i / place_widths];
+    const uint32_t head_dim = attend_width(_i % place_widths, 5), dead = 70;
+    const float intruder[] = {NAN, INFINITY, -INFINITY};
+    struct fa_problem problem =
+        attend_problem(1, 2, 1, 150, kv_len, head_dim, FA_MASK_CAUSAL_TOP_LEFT);
+    struct attend attend;
+
+    attend_init(&attend, &problem, (struct attend_data){1, 1, 1}, 0);
+    make_q_positive(&attend);
+    for (uint32_t key = 0; key < dead; key++)
+        set_key(&attend, key, -INFINITY, 1);
+    for (uint32_t d = 0; d < 3; d++)
+        attend_at(attend.tensors.v, problem.v, 0, 0, 11 * d)[d] = intruder[d];
+    check_each(&attend, dead, 3);
+    problem.mask = attend.problem.mask = FA_MASK_NONE; /* now every row sees all, or nothing */
+    check_each(&attend, 0, 3);
+    for (uint32_t key = dead; key < kv_len; key++)
+        set_key(&attend, key, -INFINITY, 1);
+    attend_at(attend.tensors.v, problem.v, 0, 0, kv_len - 1)[3] = NAN;
+    check_each(&attend, problem.q_len, 0);
+    attend_release(&attend);
+}
+END_TEST
+
+/* Keys of weight 0 and v = NaN before all others: a tile of keys, a chunk, a unit of them. The
+ * NaN must survive the first score above -inf, which starts the row's sums anew. */
+START_TEST(weights_of_zero_before_others)
+{
+    static const uint32_t dead[] = {64, 128, 480, 2048, 7680, 16384};
+    const uint32_t kv_len = _i / place_widths == 0 ? 600 : 33000;
+    const uint32_t head_dim = attend_width(_i % place_widths, 5);
+    struct fa_problem problem = attend_problem(1, 2, 1, 40, kv_len, head_dim, FA_MASK_NONE);
+    struct attend attend;
+
+    attend_init(&attend, &problem, (struct attend_data){1, 1, 1}, 0);
+    make_q_positive(&attend);
+    for (size_t i = 0; i < sizeof dead / sizeof dead[0] && dead[i] < kv_len; i++) {
+        for (uint32_t key = 0; key < dead[i]; key++) {
+            set_key(&attend, key, -INFINITY, 1);
+            attend_at(attend.tensors.v, problem.v, 0, 0, key)[1] = NAN;
+            attend_at(attend.tensors.v, problem.v, 0, 0, key)[2] = INFINITY;
+        }
+        attend_at(attend.tensors.v, problem.v, 0, 0, dead[i] - 1)[0] = NAN; /* the last alone */
+        check_each(&attend, 0, 3);
+        attend_at(attend.tensors.v, problem.v, 0, 0, dead[i] - 1)[0] = 1;
+    }
+    attend_release(&attend);
+}
+END_TEST
+
 /* Keys in several units of a tile: units without a score above -inf between others, at the start
  * and everywhere; NaN and +inf in one of them. */
 START_TEST(spans_of_the_keys)
@@ -296,6 +388,8 @@ Suite *test_suite(void)
     tcase_add_loop_test(tests, nothing_past_the_last_key_is_used, 0, place_widths);
     tcase_add_loop_test(tests, seen_nan_propagates, 0, place_widths);
     tcase_add_loop_test(tests, infinite_scores, 0, 4 * place_widths);
+    tcase_add_loop_test(tests, no_score_above_minus_infinity, 0, 2 * place_widths);
+    tcase_add_loop_test(tests, weights_of_zero_before_others, 0, 2 * place_widths);
     tcase_add_loop_test(tests, spans_of_the_keys, 0, 2 * place_widths);
     tcase_add_loop_test(tests, spans_that_no_row_sees, 0, place_widths);
     tcase_add_loop_test(tests, rows_that_see_no_key, 0, place_widths);

@@ -78,9 +78,9 @@ static void score_block(const struct rows *rows, uint32_t first, uint32_t count)
     }
 }
 
-/* Turns a row's scores into weights that sum to 1, and gives its LSE. Weights are 0 where the row
- * sees no key, or none with a score above -inf. */
-static void normalise(double *scores, uint32_t keys, double *lse)
+/* Turns a row's scores into weights that sum to 1, and gives its LSE. False, and all weights 0,
+ * where the row sees no key, or none with a score above -inf. */
+static bool normalise(double *scores, uint32_t keys, double *lse)
 {
     double top = -INFINITY, sum = 0;
 
@@ -96,6 +96,7 @@ static void normalise(double *scores, uint32_t keys, double *lse)
         scores[j] /= sum;
     if (lse)
         *lse = sum == 0 ? -INFINITY : top + log(sum);
+    return sum != 0;
 }
 
 /* Adds weight * v of up to KEYS keys from `first` on to the rows that see them. */
@@ -127,17 +128,22 @@ static void value_block(const struct rows *rows, uint32_t first, uint32_t count)
 
 static void run_rows(const struct rows *rows)
 {
-    const size_t outputs = (size_t)rows->count * rows->problem->head_dim;
+    const uint32_t head_dim = rows->problem->head_dim;
+    bool weighs[ROWS_MAX] = {false};
 
-    for (size_t i = 0; i < outputs; i++)
+    for (size_t i = 0; i < (size_t)rows->count * head_dim; i++)
         rows->o[i] = 0;
     for (uint32_t first = 0; first < rows->keys; first += KEYS)
         score_block(rows, first, rows->keys - first < KEYS ? rows->keys - first : KEYS);
     for (uint32_t row = 0; row < rows->count; row++)
-        normalise(scores_of(rows, row), mask_visible_keys(rows->problem, rows->first + row),
-                  rows->lse ? rows->lse + row : NULL);
+        weighs[row] =
+            normalise(scores_of(rows, row), mask_visible_keys(rows->problem, rows->first + row),
+                      rows->lse ? rows->lse + row : NULL);
     for (uint32_t first = 0; first < rows->keys; first += KEYS)
         value_block(rows, first, rows->keys - first < KEYS ? rows->keys - first : KEYS);
+    for (uint32_t row = 0; row < rows->count; row++)
+        for (uint32_t d = 0; d < head_dim && !weighs[row]; d++)
+            rows->o[(size_t)row * head_dim + d] = 0; /* even where a value is NaN */
 }
 
 /* The rows from the index-th over (batch, head, row) on that share a head, ROWS_MAX and limit at

@@ -1,8 +1,8 @@
 /* spans.cuh: the units of the versions whose blocks own a tile of rows (v2 to v4). A unit is a tile
  * against a span of its keys. Where all keys are one short span the block writes the output. Else
- * the rows' states over a span go to the memory that the problem's ranges share, and whichever block
- * of a tile ends last merges them from the first span to the last: what ran where and when cannot
- * show in the result.
+ * the rows' states over a span go to the memory that the problem's ranges share, and whichever
+ * block of a tile ends last merges them from the first span to the last: what ran where and when
+ * cannot show in the result.
  *
  * A span's sums start afresh every CHUNK_KEYS keys, and what they came to is merged into the span's
  * state. Sums of many equal parts round the same way again and again: their error grows with the
@@ -13,14 +13,13 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/softmax.cuh"
 
-/* Keys of a span at least: enough to make a block busy for a while in a decoding step of one row.
- * And at least so many times the rows of a head: the spans' states are kept, and are with it at most
- * an eighth of the bytes of k and v. */
+/* A span has at least SPAN_KEYS keys, which keep a block busy for a while in a decoding step of one
+ * row, and at least SPAN_PER_ROWS times the rows of a head: the states that are kept come to at most
+ * an eighth of the bytes of k and v then. */
 #define SPAN_KEYS     2048u
 #define SPAN_PER_ROWS 4u
 
-/* A multiple of all tiles of keys; spans but the last are multiples of SPAN_MULTIPLE, which is one,
- * too. */
+/* Chunks, and spans but the last, are multiples of SPAN_MULTIPLE keys, and that of all tiles. */
 #define CHUNK_KEYS    8192u
 #define SPAN_MULTIPLE 64u
 

@@ -12,16 +12,17 @@
 #define STEPS (SIDE / BLOCK_SIDE)
 #define TILE  (SIDE * tile_stride(SIDE)) /* floats of a tile of rows */
 
-/* A sum over keys starts afresh every so many tiles, as in spans.cuh, else its error could grow with
- * the keys. */
+/* A sum over keys starts afresh every so many tiles, as in spans.cuh, else its error could grow
+ * with the keys. */
 #define CHUNK_TILES 128
 
-/* Bytes of the workspace, unless one unit needs more: 512 units at 2048 keys. More units are little
- * faster; fewer leave multiprocessors idle in the second product, which has one block a unit. */
-#define WORKSPACE ((size_t)256 << 20)
+/* Bytes of the workspace, unless one unit needs more: 512 units at 2048 keys. More are little faster;
+ * fewer leave multiprocessors idle in the second product, which has one block a unit. A problem of
+ * few units gets room for more of a launch's problems, but no more than so many bytes. */
+#define WORKSPACE     ((size_t)256 << 20)
+#define FEW_WORKSPACE ((size_t)16 << 20)
 
-/* Units that a group has at least, where so many fit, and at most: 8 blocks each make a grid. */
-#define GROUP_MIN 256u
+/* Units of a group: their blocks, 8 each, are to fit a grid. */
 #define GROUP_MAX (1u << 24)
 
 static struct cut cut_of(const struct fa_problem *problem)
@@ -43,9 +44,9 @@ __host__ __device__ static inline size_t unit_size(const struct cut &cut)
 static uint64_t group_units(const struct fa_problem *problem)
 {
     const size_t bytes = unit_size(cut_of(problem)) * sizeof(float);
-    const uint64_t fitting = bytes == 0 ? UINT64_MAX : WORKSPACE / bytes;
-    const uint64_t wanted = units(problem) > GROUP_MIN ? units(problem) : GROUP_MIN;
-    const uint64_t group = fitting < wanted ? fitting : wanted;
+    const uint64_t all = units(problem), divisor = bytes > 0 ? bytes : 1;
+    const uint64_t few = FEW_WORKSPACE / divisor, wanted = all > few ? all : few;
+    const uint64_t fitting = WORKSPACE / divisor, group = wanted < fitting ? wanted : fitting;
 
     return group < 1 ? 1 : group < GROUP_MAX ? group : GROUP_MAX;
 }

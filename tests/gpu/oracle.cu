@@ -140,14 +140,14 @@ __global__ void weigh(batch b)
     }
 }
 
-/* A block: a row's outputs. */
+/* A block: a row's outputs; 0 where the row has no weights, even if a value is NaN. */
 __global__ void add(batch b)
 {
     for (unsigned d = threadIdx.x; d < b.head_dim; d += THREADS) {
         double sum = 0;
         for (unsigned chunk = 0; chunk < b.chunks; chunk++)
             sum += b.parts[((size_t)blockIdx.x * b.chunks + chunk) * b.head_dim + d];
-        b.o[(size_t)blockIdx.x * b.head_dim + d] = sum;
+        b.o[(size_t)blockIdx.x * b.head_dim + d] = b.lse[blockIdx.x] == -INFINITY ? 0 : sum;
     }
 }
 

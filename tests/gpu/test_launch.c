@@ -1,5 +1,6 @@
 /* What a launch on the device may hold without changing a bit: several problems, wherever they lie;
  * other sequences; other alignments; half of the work on another stream. */
+#include "tests/gpu/data.h"
 #include "tests/gpu/device.h"
 #include "tests/gpu/gpu.h"
 #include "tests/helpers/place.h"
@@ -100,15 +101,39 @@ static struct device_outputs sequence_of(struct device_outputs batch,
                                    .lse = batch.lse + sequence * rows};
 }
 
+/* Runs the sequence by itself, where it lies, and expects the bits that it has in the batch. */
+static void expect_alone(const struct device *device, const struct fa_kernel *kernel,
+                         struct device_outputs batch, uint32_t sequence)
+{
+    const struct fa_problem *problem = &device->problem;
+    const struct fa_tensors *whole = &device->tensors;
+    const struct device_outputs within = sequence_of(batch, problem, sequence);
+    const size_t rows = (size_t)problem->heads * problem->q_len;
+    struct device_outputs outputs;
+    struct device alone = *device;
+
+    alone.problem.batch = 1;
+    alone.tensors = (struct fa_tensors){
+        attend_at(whole->q, problem->q, sequence, 0, 0),
+        attend_at(whole->k, problem->k, sequence, 0, 0),
+        attend_at(whole->v, problem->v, sequence, 0, 0),
+        attend_at(whole->o, problem->o, sequence, 0, 0),
+        attend_at(whole->lse, problem->lse, sequence, 0, 0),
+    };
+    outputs = run_alone(&alone, kernel);
+    ck_assert(memcmp(outputs.o, within.o, rows * problem->head_dim * sizeof(float)) == 0);
+    ck_assert(memcmp(outputs.lse, within.lse, rows * sizeof(float)) == 0);
+    free(outputs.o);
+}
+
 START_TEST(alone_and_in_a_batch)
 {
     const struct fa_kernel *kernel = kernel_of(_i);
     struct fa_problem problem =
         attend_problem(SEQUENCES, 4, 2, 200, 260, attend_width(_i % ATTEND_WIDTHS, 40),
                        FA_MASK_CAUSAL_BOTTOM_RIGHT);
-    const size_t rows = (size_t)problem.heads * problem.q_len;
-    struct device device, alone;
     struct device_outputs expected;
+    struct device device;
 
     if (!attend_covers(kernel, &problem))
         return;
@@ -118,24 +143,56 @@ START_TEST(alone_and_in_a_batch)
         device_run(&device, kernel);
         expect_bits(&device, expected, "run again");
     }
-    for (uint32_t sequence = 0; sequence < SEQUENCES; sequence += SEQUENCES - 1) {
-        const struct device_outputs within = sequence_of(expected, &problem, sequence);
-        const struct fa_tensors *whole = &device.tensors;
-        struct device_outputs outputs;
-        alone = device;
-        alone.problem.batch = 1;
-        alone.tensors = (struct fa_tensors){
-            attend_at(whole->q, problem.q, sequence, 0, 0),
-            attend_at(whole->k, problem.k, sequence, 0, 0),
-            attend_at(whole->v, problem.v, sequence, 0, 0),
-            attend_at(whole->o, problem.o, sequence, 0, 0),
-            attend_at(whole->lse, problem.lse, sequence, 0, 0),
-        };
-        outputs = run_alone(&alone, kernel);
-        ck_assert(memcmp(outputs.o, within.o, rows * problem.head_dim * sizeof(float)) == 0);
-        ck_assert(memcmp(outputs.lse, within.lse, rows * sizeof(float)) == 0);
-        free(outputs.o);
-    }
+    for (uint32_t sequence = 0; sequence < SEQUENCES; sequence += SEQUENCES - 1)
+        expect_alone(&device, kernel, expected, sequence);
+    free(expected.o);
+    device_release(&device);
+}
+END_TEST
+
+/* Sets one key's k and one of its v's elements, in all sequences. */
+static void set_key(const struct device *device, uint32_t key, float k, uint32_t column, float v)
+{
+    const struct fa_problem *problem = &device->problem;
+    struct fa_extents extents = fa_kv_extents(problem);
+
+    extents.rows = 1;
+    GPU(data_fill((float *)device->tensors.k + key * problem->k.row, extents, problem->k, 0, k, 0));
+    extents.width = 1;
+    GPU(data_fill((float *)device->tensors.v + key * problem->v.row + column, extents, problem->v,
+                  0, v, 0));
+}
+
+/* How many tiles of keys a block passes over that a row does not see depends on the tile of rows
+ * that the row is in, whose size v4 chooses by the number of heads. That must not show, not even in
+ * the sign of a zero. In every 64 keys the third one's score is 2 (in base 2) above all before it,
+ * so that the sums so far are divided by 4: the least number below 0, which the column of an odd 64
+ * has there alone, becomes -0 in the next 64. */
+START_TEST(signs_of_zeroes_alone_and_in_a_batch)
+{
+    enum { LENGTH = 4096, BATCH = 16, COLUMNS = LENGTH / 128 };
+    const struct fa_kernel *kernel = kernel_of(_i);
+    const uint32_t head_dim = attend_width(_i % ATTEND_WIDTHS, 40);
+    const struct fa_problem problem =
+        attend_problem(BATCH, 1, 1, LENGTH, LENGTH, head_dim, FA_MASK_CAUSAL_TOP_LEFT);
+    struct fa_extents columns = fa_kv_extents(&problem);
+    struct device_outputs expected;
+    struct device device;
+
+    if (!attend_covers(kernel, &problem))
+        return;
+    device_init(&device, &problem, ATTEND_NORMAL, 1, 0);
+    columns.width = COLUMNS;
+    GPU(data_fill((void *)device.tensors.q, fa_q_extents(&problem), problem.q, 0, 1, 0));
+    GPU(data_fill((void *)device.tensors.k, fa_kv_extents(&problem), problem.k, 0, 0, 0));
+    GPU(data_fill((void *)device.tensors.v, columns, problem.v, 0, 0, 0));
+    for (uint32_t i = 0; i < LENGTH / 64; i++)
+        set_key(&device, 64 * i + 2, (float)(2 * i * M_LN2 / problem.scale / head_dim), i / 2,
+                i % 2 == 1 ? -0x1p-149f : 0);
+    expected = run_alone(&device, kernel);
+    ck_assert(expected.o[(size_t)(2 * 64 + 10) * head_dim] == 0);
+    for (uint32_t sequence = 0; sequence < BATCH; sequence += BATCH - 1)
+        expect_alone(&device, kernel, expected, sequence);
     free(expected.o);
     device_release(&device);
 }
@@ -262,6 +319,7 @@ Suite *test_suite(void)
     suite_add_tcase(suite, tests);
     tcase_add_loop_test(tests, several_problems_in_a_launch, 0, all);
     tcase_add_loop_test(tests, alone_and_in_a_batch, 0, all);
+    tcase_add_loop_test(tests, signs_of_zeroes_alone_and_in_a_batch, 0, all);
     tcase_add_loop_test(tests, any_alignment, 0, all);
     tcase_add_loop_test(tests, without_lse, 0, all);
     tcase_add_loop_test(tests, halves_on_two_streams, 0, all);
