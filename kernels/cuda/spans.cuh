@@ -14,8 +14,8 @@
 #include "kernels/cuda/softmax.cuh"
 
 /* A span has at least SPAN_KEYS keys, which keep a block busy for a while in a decoding step of one
- * row, and at least SPAN_PER_ROWS times the rows of a head: the states that are kept come to at most
- * an eighth of the bytes of k and v then. */
+ * row, and at least SPAN_PER_ROWS times the rows of a head: the states that are kept come to at
+ * most an eighth of the bytes of k and v then. */
 #define SPAN_KEYS     2048u
 #define SPAN_PER_ROWS 4u
 

@@ -16,9 +16,9 @@
  * with the keys. */
 #define CHUNK_TILES 128
 
-/* Bytes of the workspace, unless one unit needs more: 512 units at 2048 keys. More are little faster;
- * fewer leave multiprocessors idle in the second product, which has one block a unit. A problem of
- * few units gets room for more of a launch's problems, but no more than so many bytes. */
+/* Bytes of the workspace, unless one unit needs more: 512 units at 2048 keys. More are little
+ * faster; fewer leave multiprocessors idle in the second product, which has one block a unit. A
+ * problem of few units gets room for more of a launch's problems, but no more than so many bytes. */
 #define WORKSPACE     ((size_t)256 << 20)
 #define FEW_WORKSPACE ((size_t)16 << 20)
 

@@ -157,9 +157,9 @@ static int small_tiling(const struct fa_problem *problem)
     return problem->head_dim == 64 ? SMALL_64 : SMALL_128;
 }
 
-/* With head_dim 64 the small tiles give the same bits, for a row's sums go the same way, 5 % slower.
- * They are for problems with too few large tiles to fill an H200 once, and for causal masks over so
- * few keys that the masked half of a row's last tile costs more. */
+/* With head_dim 64 the small tiles give the same bits, for a row's sums go the same way, 5 %
+ * slower. They are for problems with too few large tiles to fill an H200 once, and for causal masks
+ * over so few keys that the masked half of a row's last tile costs more. */
 static int best_tiling(const struct fa_problem *problem)
 {
     const uint64_t at_once = 132 * large_64::BLOCKS;
