@@ -17,7 +17,7 @@ static const struct fa_kernel *kernel_of(int index)
 {
     size_t count;
     const struct fa_kernel *const *kernels = place_kernels(&count);
-    return kernels[index / (MASKS * place_widths)];
+    return kernels[index / (MASKS * place_head_dims)];
 }
 
 /* head_dim is the test's own one. */
@@ -25,8 +25,8 @@ static struct fa_problem problem_of(int index, uint32_t batch, uint32_t heads, u
                                     uint32_t q_len, uint32_t kv_len, uint32_t head_dim)
 {
     return attend_problem(batch, heads, kv_heads, q_len, kv_len,
-                          attend_width(index % place_widths, head_dim),
-                          masks[index / place_widths % MASKS]);
+                          attend_head_dim(index % place_head_dims, head_dim),
+                          masks[index / place_head_dims % MASKS]);
 }
 
 static uint32_t bits_of(float x)
@@ -63,7 +63,7 @@ static void run_ranges(const struct attend *attend, const struct fa_kernel *kern
 {
     const uint64_t units = kernel->units(&attend->problem), ranges = (units + size - 1) / size;
 
-    attend_poison(attend);
+    attend_poison_again(attend);
     for (uint64_t i = 0; i < ranges; i++) {
         const uint64_t half = (ranges + 1) / 2;
         const uint64_t order[] = {i, ranges - 1 - i, i < half ? 2 * i : 2 * (i - half) + 1};
@@ -90,7 +90,7 @@ static void check_ranges(const struct fa_problem *problem, const struct fa_kerne
         }
     for (uint64_t cut = 1; cut < units; cut += 1 + units / 16) {
         const struct fa_range head = {0, cut}, tail = {cut, units - cut};
-        attend_poison(&attend);
+        attend_poison_again(&attend);
         attend_run_range(&attend, kernel, kernel->in_order ? head : tail);
         attend_run_range(&attend, kernel, kernel->in_order ? tail : head);
         expect_bits(&attend, expected, "two ranges");
@@ -156,7 +156,7 @@ START_TEST(two_threads_and_repeated_runs)
         struct half halves[2] = {{&attend, kernel, {0, units / 2}},
                                  {&attend, kernel, {units / 2, units - units / 2}}};
         pthread_t threads[2];
-        attend_poison(&attend);
+        attend_poison_again(&attend);
         for (int i = 0; i < 2; i++)
             ck_assert_int_eq(pthread_create(&threads[i], NULL, run_half, &halves[i]), 0);
         for (int i = 0; i < 2; i++)
@@ -201,7 +201,7 @@ START_TEST(threads_share_a_tile)
         uint64_t next = 0;
         struct share share = {&attend, kernel, &next};
         pthread_t threads[3];
-        attend_poison(&attend);
+        attend_poison_again(&attend);
         for (int i = 0; i < 3; i++)
             ck_assert_int_eq(pthread_create(&threads[i], NULL, run_share, &share), 0);
         for (int i = 0; i < 3; i++)
@@ -365,7 +365,7 @@ Suite *test_suite(void)
     int all;
 
     place_kernels(&count);
-    all = (int)count * MASKS * place_widths;
+    all = (int)count * MASKS * place_head_dims;
     suite_add_tcase(suite, tests);
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, any_ranges_in_any_order, 0, all);

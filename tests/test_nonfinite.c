@@ -75,8 +75,8 @@ START_TEST(a_masked_key_has_no_influence)
 
     for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
         for (size_t s = 0; s < sizeof scales / sizeof scales[0]; s++) {
-            const float intruder = intruders[_i / place_widths];
-            const uint32_t head_dim = attend_width(_i % place_widths, 20);
+            const float intruder = intruders[_i / place_head_dims];
+            const uint32_t head_dim = attend_head_dim(_i % place_head_dims, 20);
             check_intruder(FA_MASK_CAUSAL_TOP_LEFT, head_dim, scales[s], keys[k], intruder);
             check_intruder(FA_MASK_CAUSAL_BOTTOM_RIGHT, head_dim, scales[s], keys[k], intruder);
         }
@@ -87,7 +87,7 @@ END_TEST
 START_TEST(nothing_past_the_last_key_is_used)
 {
     struct fa_problem problem =
-        attend_problem(1, 2, 2, 70, 128, attend_width(_i, 80), FA_MASK_NONE);
+        attend_problem(1, 2, 2, 70, 128, attend_head_dim(_i, 80), FA_MASK_NONE);
     struct attend attend;
 
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
@@ -105,7 +105,7 @@ END_TEST
 START_TEST(seen_nan_propagates)
 {
     struct fa_problem problem =
-        attend_problem(1, 1, 1, 40, 600, attend_width(_i, 16), FA_MASK_NONE);
+        attend_problem(1, 1, 1, 40, 600, attend_head_dim(_i, 16), FA_MASK_NONE);
     struct attend attend;
 
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
@@ -129,11 +129,11 @@ END_TEST
 START_TEST(infinite_scores)
 {
     static const double scales[] = {0.25, -0.25, 1e-46, -1e-60};
-    const uint32_t head_dim = attend_width(_i % place_widths, 16);
+    const uint32_t head_dim = attend_head_dim(_i % place_head_dims, 16);
     struct fa_problem problem = attend_problem(1, 1, 1, 40, 600, head_dim, FA_MASK_NONE);
     struct attend attend;
 
-    problem.scale = scales[_i / place_widths];
+    problem.scale = scales[_i / place_head_dims];
     attend_init(&attend, &problem, ATTEND_NORMAL, 0);
     for (uint32_t i = 0; i < 40; i++)
         for (uint32_t d = 0; d < head_dim; d++) {
@@ -204,8 +204,8 @@ static void check_each(const struct attend *attend, uint32_t empty, uint32_t nan
 START_TEST(no_score_above_minus_infinity)
 {
     static const uint32_t lengths[] = {150, 33000}; /* the second's keys are in several units */
-    const uint32_t kv_len = lengths[_i / place_widths];
-    const uint32_t head_dim = attend_width(_i % place_widths, 5), dead = 70;
+    const uint32_t kv_len = lengths[_i / place_head_dims];
+    const uint32_t head_dim = attend_head_dim(_i % place_head_dims, 5), dead = 70;
     const float intruder[] = {NAN, INFINITY, -INFINITY};
     struct fa_problem problem =
         attend_problem(1, 2, 1, 150, kv_len, head_dim, FA_MASK_CAUSAL_TOP_LEFT);
@@ -233,8 +233,8 @@ END_TEST
 START_TEST(weights_of_zero_before_others)
 {
     static const uint32_t dead[] = {64, 128, 480, 2048, 7680, 16384};
-    const uint32_t kv_len = _i / place_widths == 0 ? 600 : 33000;
-    const uint32_t head_dim = attend_width(_i % place_widths, 5);
+    const uint32_t kv_len = _i / place_head_dims == 0 ? 600 : 33000;
+    const uint32_t head_dim = attend_head_dim(_i % place_head_dims, 5);
     struct fa_problem problem = attend_problem(1, 2, 1, 40, kv_len, head_dim, FA_MASK_NONE);
     struct attend attend;
 
@@ -258,8 +258,8 @@ END_TEST
  * and everywhere; NaN and +inf in one of them. */
 START_TEST(spans_of_the_keys)
 {
-    const uint32_t rows = _i / place_widths == 0 ? 40 : 1;
-    const uint32_t head_dim = attend_width(_i % place_widths, 4);
+    const uint32_t rows = _i / place_head_dims == 0 ? 40 : 1;
+    const uint32_t head_dim = attend_head_dim(_i % place_head_dims, 4);
     struct fa_problem problem = attend_problem(1, 1, 1, rows, 33000, head_dim, FA_MASK_NONE);
     struct attend attend;
 
@@ -294,7 +294,7 @@ END_TEST
 /* All scores lie far below 0, under a mask by which most units of a tile see no key. */
 START_TEST(spans_that_no_row_sees)
 {
-    const uint32_t head_dim = attend_width(_i, 4);
+    const uint32_t head_dim = attend_head_dim(_i, 4);
     struct fa_problem problem =
         attend_problem(1, 1, 1, 5, 33000, head_dim, FA_MASK_CAUSAL_TOP_LEFT);
     struct attend attend;
@@ -316,7 +316,7 @@ END_TEST
 /* More rows than keys, aligned at the end: the first rows see nothing, beside rows that do. */
 START_TEST(rows_that_see_no_key)
 {
-    const uint32_t head_dim = attend_width(_i, 24);
+    const uint32_t head_dim = attend_head_dim(_i, 24);
     struct fa_problem problem =
         attend_problem(1, 2, 2, 90, 50, head_dim, FA_MASK_CAUSAL_BOTTOM_RIGHT);
     struct attend attend;
@@ -345,12 +345,12 @@ END_TEST
 START_TEST(tiny_scales_of_huge_scores)
 {
     static const double scales[] = {1e-38, -1e-40, 1e-44, 1e-46};
-    const uint32_t head_dim = attend_width(_i % place_widths, 4);
+    const uint32_t head_dim = attend_head_dim(_i % place_head_dims, 4);
     const float spread = 2e37f / sqrtf((float)head_dim); /* for scores that a float holds */
     const struct attend_data data = {.q_spread = spread, .v_mean = 0, .v_spread = 1};
     struct fa_problem problem = attend_problem(1, 2, 1, 40, 500, head_dim, FA_MASK_NONE);
 
-    problem.scale = scales[_i / place_widths];
+    problem.scale = scales[_i / place_head_dims];
     attend_check_problem(&problem, data);
 }
 END_TEST
@@ -358,9 +358,9 @@ END_TEST
 /* Scores are exact multiples of 1/8 below -5e4, so that a sentinel for "masked" would show. */
 START_TEST(all_logits_below_minus_50000)
 {
-    const uint32_t head_dim = attend_width(_i % place_widths, 16);
+    const uint32_t head_dim = attend_head_dim(_i % place_head_dims, 16);
     struct fa_problem problem =
-        attend_problem(1, 1, 1, 60, 200, head_dim, (enum fa_mask)(_i / place_widths));
+        attend_problem(1, 1, 1, 60, 200, head_dim, (enum fa_mask)(_i / place_head_dims));
     struct attend attend;
 
     problem.scale = 8.0 / head_dim;
@@ -384,16 +384,16 @@ Suite *test_suite(void)
 
     suite_add_tcase(suite, tests);
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, a_masked_key_has_no_influence, 0, INTRUDERS * place_widths);
-    tcase_add_loop_test(tests, nothing_past_the_last_key_is_used, 0, place_widths);
-    tcase_add_loop_test(tests, seen_nan_propagates, 0, place_widths);
-    tcase_add_loop_test(tests, infinite_scores, 0, 4 * place_widths);
-    tcase_add_loop_test(tests, no_score_above_minus_infinity, 0, 2 * place_widths);
-    tcase_add_loop_test(tests, weights_of_zero_before_others, 0, 2 * place_widths);
-    tcase_add_loop_test(tests, spans_of_the_keys, 0, 2 * place_widths);
-    tcase_add_loop_test(tests, spans_that_no_row_sees, 0, place_widths);
-    tcase_add_loop_test(tests, rows_that_see_no_key, 0, place_widths);
-    tcase_add_loop_test(tests, tiny_scales_of_huge_scores, 0, 4 * place_widths);
-    tcase_add_loop_test(tests, all_logits_below_minus_50000, 0, 3 * place_widths);
+    tcase_add_loop_test(tests, a_masked_key_has_no_influence, 0, INTRUDERS * place_head_dims);
+    tcase_add_loop_test(tests, nothing_past_the_last_key_is_used, 0, place_head_dims);
+    tcase_add_loop_test(tests, seen_nan_propagates, 0, place_head_dims);
+    tcase_add_loop_test(tests, infinite_scores, 0, 4 * place_head_dims);
+    tcase_add_loop_test(tests, no_score_above_minus_infinity, 0, 2 * place_head_dims);
+    tcase_add_loop_test(tests, weights_of_zero_before_others, 0, 2 * place_head_dims);
+    tcase_add_loop_test(tests, spans_of_the_keys, 0, 2 * place_head_dims);
+    tcase_add_loop_test(tests, spans_that_no_row_sees, 0, place_head_dims);
+    tcase_add_loop_test(tests, rows_that_see_no_key, 0, place_head_dims);
+    tcase_add_loop_test(tests, tiny_scales_of_huge_scores, 0, 4 * place_head_dims);
+    tcase_add_loop_test(tests, all_logits_below_minus_50000, 0, 3 * place_head_dims);
     return suite;
 }

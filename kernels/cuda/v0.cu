@@ -18,7 +18,7 @@
 
 /* Bytes of the workspace, unless one unit needs more: 512 units at 2048 keys. More are little
  * faster; fewer leave multiprocessors idle in the second product, which has one block a unit. A
- * problem of few units gets room for more of a launch's problems, but no more than so many bytes. */
+ * problem of few units gets room for more of a launch's problems, but within FEW_WORKSPACE. */
 #define WORKSPACE     ((size_t)256 << 20)
 #define FEW_WORKSPACE ((size_t)16 << 20)
 

@@ -13,7 +13,7 @@
 
 static const uint32_t kv_lengths[] = {8192, 32768, 65536, 262144};
 static const uint32_t q_lengths[] = {4, 16384}; /* by few rows and many keys are cut otherwise */
-enum { KV_LENGTHS = 4, Q_LENGTHS = 2, CASES = KV_LENGTHS * Q_LENGTHS * ATTEND_WIDTHS };
+enum { KV_LENGTHS = 4, Q_LENGTHS = 2, CASES = KV_LENGTHS * Q_LENGTHS * ATTEND_HEAD_DIMS };
 
 /* v1's error grows with its steps over the keys. */
 #define IN_ORDER_KEYS 8192u
@@ -101,14 +101,13 @@ static void check(const struct device *device, const char *what)
     free(rows.index);
 }
 
-/* Of so many heads that v4 takes its larger tiles, but over the most keys. */
 static struct fa_problem problem_of(int index)
 {
-    const uint32_t head_dim = attend_width(index % ATTEND_WIDTHS, 40);
-    const uint32_t q_len = q_lengths[index / ATTEND_WIDTHS % Q_LENGTHS];
-    const uint32_t kv_len = kv_lengths[index / ATTEND_WIDTHS / Q_LENGTHS];
+    const uint32_t head_dim = attend_head_dim(index % ATTEND_HEAD_DIMS, 40);
+    const uint32_t q_len = q_lengths[index / ATTEND_HEAD_DIMS % Q_LENGTHS];
+    const uint32_t kv_len = kv_lengths[index / ATTEND_HEAD_DIMS / Q_LENGTHS];
 
-    return attend_problem(1, kv_len <= 65536 ? 4 : 1, 1, q_len, kv_len, head_dim, FA_MASK_NONE);
+    return attend_problem(1, 1, 1, q_len, kv_len, head_dim, FA_MASK_NONE);
 }
 
 START_TEST(equal_weights)
@@ -128,15 +127,16 @@ END_TEST
 START_TEST(one_key_stands_out)
 {
     const struct fa_problem problem = problem_of(_i);
-    const uint32_t keys[] = {0, problem.kv_len / 2 + 7, problem.kv_len - 1};
-    static const char *const names[] = {"the first key above", "a key above", "the last key above"};
+    const uint32_t keys[] = {problem.kv_len / 2 + 7, 0, problem.kv_len - 1};
+    static const char *const names[] = {"a key above", "the first key above", "the last key above"};
+    const int places = problem.q_len < 16384 ? 3 : 1; /* where a pass is short */
     struct device device;
 
     device_init(&device, &problem, ATTEND_NORMAL, 1, 0);
     fill_values(&device);
     GPU(data_fill((void *)device.tensors.q, fa_q_extents(&problem), problem.q, 0, 1, 0));
     GPU(data_fill((void *)device.tensors.k, fa_kv_extents(&problem), problem.k, 0, 0, 0));
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < places; i++) {
         set_score(&device, keys[i], 8);
         check(&device, names[i]);
         set_score(&device, keys[i], 0);

@@ -26,9 +26,9 @@ struct fa_problem attend_problem(uint32_t batch, uint32_t heads, uint32_t kv_hea
     return problem;
 }
 
-uint32_t attend_width(int index, uint32_t own)
+uint32_t attend_head_dim(int index, uint32_t own)
 {
-    const uint32_t widths[ATTEND_WIDTHS] = {own, 64, 128};
+    const uint32_t widths[ATTEND_HEAD_DIMS] = {own, 64, 128};
     return widths[index];
 }
 
@@ -128,17 +128,28 @@ bool attend_covers(const struct fa_kernel *kernel, const struct fa_problem *prob
 
 void attend_begin(const struct attend *attend)
 {
-    place_begin(attend);
+    place_begin(attend, false);
 }
 
-void attend_poison(const struct attend *attend)
+static void poison_outputs(const struct attend *attend)
 {
     const struct fa_problem *problem = &attend->problem;
 
     fill(attend->tensors.o, fa_q_extents(problem), problem->o, 0, NAN, 0);
     if (attend->tensors.lse)
         fill(attend->tensors.lse, fa_lse_extents(problem), problem->lse, 0, NAN, 0);
-    attend_begin(attend);
+}
+
+void attend_poison(const struct attend *attend)
+{
+    poison_outputs(attend);
+    place_begin(attend, false);
+}
+
+void attend_poison_again(const struct attend *attend)
+{
+    poison_outputs(attend);
+    place_begin(attend, true);
 }
 
 void attend_run_range(const struct attend *attend, const struct fa_kernel *kernel,

@@ -36,8 +36,8 @@ struct fa_problem attend_problem(uint32_t batch, uint32_t heads, uint32_t kv_hea
                                  uint32_t kv_len, uint32_t head_dim, enum fa_mask mask);
 
 /* The head_dims that a test tries: one of its own, then those for which fast kernels have code. */
-enum { ATTEND_WIDTHS = 3 };
-uint32_t attend_width(int index, uint32_t own);
+enum { ATTEND_HEAD_DIMS = 3 };
+uint32_t attend_head_dim(int index, uint32_t own);
 
 /* Allocates and fills; every tensor starts shift elements past a 64-byte boundary. */
 void attend_init(struct attend *attend, const struct fa_problem *problem, struct attend_data data,
@@ -56,6 +56,9 @@ bool attend_covers(const struct fa_kernel *kernel, const struct fa_problem *prob
  * ranges share; attend_poison sets all elements of the outputs to NaN before that. */
 void attend_begin(const struct attend *attend);
 void attend_poison(const struct attend *attend);
+
+/* attend_poison with q, k and v as they were at the last run's beginning. */
+void attend_poison_again(const struct attend *attend);
 
 /* Runs the kernel over one range of the run begun; or over one of both problems in one launch,
  * begun each. The outputs may be read after attend_fetch. */

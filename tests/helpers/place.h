@@ -17,9 +17,9 @@ const struct fa_kernel *const *place_kernels(size_t *count);
 /* Whether the kernel is to cover the problem; tests leave it out for others. */
 bool place_covers(const struct fa_kernel *kernel, const struct fa_problem *problem);
 
-/* How many of the head_dims of attend_width have code of their own there, for tests that take long
- * to go through all of them. */
-extern const int place_widths;
+/* How many of the head_dims of attend_head_dim have code of their own there, for tests that take
+ * long to go through all of them. */
+extern const int place_head_dims;
 
 /* The longest kv_len over which the kernel is held to the bounds of attend_check. */
 uint32_t place_keys_max(const struct fa_kernel *kernel);
@@ -28,7 +28,7 @@ uint32_t place_keys_max(const struct fa_kernel *kernel);
 double place_l2_bound(const struct fa_kernel *kernel, uint32_t kv_len);
 
 /* How far from 1 a mean of ones may come out. */
-float place_one_tolerance(const struct fa_kernel *kernel);
+extern const float place_one_tolerance;
 
 /* --- Running --------------------------------------------------------------------------------- */
 
@@ -36,8 +36,9 @@ float place_one_tolerance(const struct fa_kernel *kernel);
 void place_init(struct attend *attend);
 void place_release(struct attend *attend);
 
-/* Zeroes the state and makes the mirrors equal to the tensors. */
-void place_begin(const struct attend *attend);
+/* Zeroes the state and makes the mirrors equal to the tensors; of the outputs only, if the inputs
+ * are as they were at the last time. */
+void place_begin(const struct attend *attend, bool same_inputs);
 
 /* Runs a range of one or two equal problems in one launch, with the first one's state, and waits
  * for it. The scratch is new and holds NaN. For any thread. */

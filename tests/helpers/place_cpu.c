@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int place_widths = 1;
+const int place_head_dims = 1;
 
 const struct fa_kernel *const *place_kernels(size_t *count)
 {
@@ -32,11 +32,7 @@ uint32_t place_keys_max(const struct fa_kernel *kernel)
 }
 
 /* Weights are summed as the values are, so that both sums are the same. */
-float place_one_tolerance(const struct fa_kernel *kernel)
-{
-    (void)kernel;
-    return 0;
-}
+const float place_one_tolerance = 0;
 
 double place_l2_bound(const struct fa_kernel *kernel, uint32_t kv_len)
 {
@@ -58,7 +54,7 @@ void place_init(struct attend *attend)
     }
     if (attend->state_bytes)
         ck_assert_int_eq(posix_memalign(&attend->state, 64, attend->state_bytes), 0);
-    place_begin(attend);
+    place_begin(attend, false);
 }
 
 void place_release(struct attend *attend)
@@ -66,8 +62,9 @@ void place_release(struct attend *attend)
     free(attend->state);
 }
 
-void place_begin(const struct attend *attend)
+void place_begin(const struct attend *attend, bool same_inputs)
 {
+    (void)same_inputs;
     if (attend->state_bytes)
         memset(attend->state, 0, attend->state_bytes);
 }
