@@ -24,7 +24,7 @@ template <int T> struct block_of {
     int stride;
 };
 
-/* The largest T for the head dimension whose tiles fit 99 KB, what a block gets everywhere. */
+/* The largest T for the head dimension whose tiles fit 99 KiB, what a block gets everywhere. */
 static inline int block_side(uint32_t head_dim)
 {
     return head_dim <= 64 ? 64 : head_dim <= 128 ? 32 : 16;

@@ -66,10 +66,10 @@ enum fa_status fa_cuda_prepare(int *arch, struct fa_error *error)
     if (code != cudaSuccess)
         return failed(error, code, "the CUDA device");
     *arch = 10 * major + minor;
-    if (*arch < LOWEST_ARCH)
+    if (*arch < CUDA_ARCH_MIN)
         return fa_error_set(error, FA_UNIMPLEMENTED, "",
                             "the device has compute capability %d.%d; the kernels need %d.%d",
-                            major, minor, LOWEST_ARCH / 10, LOWEST_ARCH % 10);
+                            major, minor, CUDA_ARCH_MIN / 10, CUDA_ARCH_MIN % 10);
     for (int i = 0; i < CUDA_VERSIONS; i++) {
         size_t count;
         const struct cuda_function *list = cuda_functions(i, &count);

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /* The lowest compute capability with asynchronous copies, which v4 makes. */
-#define LOWEST_ARCH 80
+#define CUDA_ARCH_MIN 80
 
 /* For the version table: the version's kernel for an architecture; NULL below compute capability
  * 8.0. v4 takes smaller tiles, and another name, where a block has less than 178 KiB of shared

@@ -1,6 +1,5 @@
-/* product.cuh: the two products of attention, from shared memory into a thread's registers, and
- * the copies that bring tiles there. Every version multiplies with these; they differ in how many
- * rows and columns a thread takes, and in who waits for whom. */
+/* product.cuh: how the lanes of a warp share a tile, the copies that bring tiles to shared memory,
+ * and the two products of v0 to v2 from there (warp.cuh has those of v3 and v4). */
 #ifndef FA_KERNELS_CUDA_PRODUCT_CUH
 #define FA_KERNELS_CUDA_PRODUCT_CUH
 
@@ -21,8 +20,8 @@ __device__ __forceinline__ int lane_column(int lane)
     return (lane & 1) | (lane >> 1 & 6);
 }
 
-/* Floats from one row of a tile to the next: a multiple of 4, and an odd one, so that 8 rows of 16
- * bytes lie in different banks. width is a multiple of 4. */
+/* Floats from one row of a tile to the next: an odd multiple of 4, so that 16 bytes each of 8 rows
+ * lie in different banks. width is a multiple of 4. */
 __host__ __device__ constexpr int tile_stride(int width)
 {
     return (width / 4 | 1) * 4;

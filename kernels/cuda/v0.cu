@@ -250,14 +250,14 @@ static const struct fa_kernel kernel = {
     .state = no_bytes,
     .scratch = scratch,
     .launch = launch,
-    .rate = 9.5e12,
-    .unit_seconds = 80e-9,
+    .rate = 9.4e12,        /* at (4,12,2048,64) on an H200, 2026-11-30 */
+    .unit_seconds = 80e-9, /* 48 000 heads of one row and one key */
     .byte_seconds = BYTE_SECONDS,
 };
 
 const struct fa_kernel *fa_cuda_v0_kernel(const struct fa_target *target)
 {
-    return target->arch >= LOWEST_ARCH ? &kernel : NULL;
+    return target->arch >= CUDA_ARCH_MIN ? &kernel : NULL;
 }
 
 const struct cuda_function *cuda_v0_functions(size_t *count)

@@ -14,7 +14,7 @@
 
 using warp_rows = warp<D, R, KEYS, ROWS, 1>;
 
-/* q, one tile of keys or values, weights: 97 KB. */
+/* q, one tile of keys or values, weights: 97 KiB. */
 #define SHARED ((D * ROWS + KEYS * tile_stride(D) + WARPS * warp_rows::WEIGHTS) * sizeof(float))
 
 /* Blocks of an SM, by its shared memory; registers would do for them, too. */
@@ -89,14 +89,14 @@ static const struct fa_kernel kernel = {
     .state = state,
     .scratch = no_bytes,
     .launch = launch,
-    .rate = 25e12,
-    .unit_seconds = 45e-9,
+    .rate = 25.8e12,       /* at (4,12,2048,64) on an H200, 2026-11-30 */
+    .unit_seconds = 45e-9, /* 48 000 heads of one row and one key */
     .byte_seconds = BYTE_SECONDS,
 };
 
 const struct fa_kernel *fa_cuda_v3_kernel(const struct fa_target *target)
 {
-    return target->arch >= LOWEST_ARCH ? &kernel : NULL;
+    return target->arch >= CUDA_ARCH_MIN ? &kernel : NULL;
 }
 
 const struct cuda_function *cuda_v3_functions(size_t *count)
