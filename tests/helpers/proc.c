@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
@@ -130,6 +131,45 @@ static bool drain(int fd, char **text, size_t *length)
     return got == 0;
 }
 
+/* The first line of /proc/PID/task/TASK/NAME, or nothing. */
+static void read_line(pid_t pid, const char *task, const char *name, char *out, int size)
+{
+    char path[PATH_MAX];
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%s/%s", (int)pid, task, name);
+    file = fopen(path, "re");
+    out[0] = '\0';
+    if (file && fgets(out, size, file))
+        out[strcspn(out, "\n")] = '\0';
+    if (file)
+        fclose(file);
+}
+
+/* Where a process hangs: each thread's name, and its system call as in proc(5). Static. */
+static const char *threads_of(pid_t pid)
+{
+    static char text[2048];
+    char path[PATH_MAX], comm[64], syscall[256];
+    const struct dirent *entry;
+    size_t length = 0;
+    DIR *tasks;
+
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    tasks = opendir(path);
+    text[0] = '\0';
+    while (tasks && (entry = readdir(tasks)) && length < sizeof text) {
+        if (entry->d_name[0] == '.')
+            continue;
+        read_line(pid, entry->d_name, "comm", comm, sizeof comm);
+        read_line(pid, entry->d_name, "syscall", syscall, sizeof syscall);
+        length += (size_t)snprintf(text + length, sizeof text - length, "[%s: %s] ", comm, syscall);
+    }
+    if (tasks)
+        closedir(tasks);
+    return text;
+}
+
 struct test_output test_finish(struct test_process *process)
 {
     struct test_output output = {0};
@@ -143,10 +183,11 @@ struct test_output test_finish(struct test_process *process)
         int ready = left > 0 ? poll(polled, 2, (int)left) : 0;
 
         if (ready == 0) {
+            const char *threads = threads_of(process->pid);
             kill(process->pid, SIGKILL);
             waitpid(process->pid, NULL, 0);
-            ck_abort_msg("process %d still runs after %d s; it wrote: %s%s", (int)process->pid,
-                         TEST_PROGRAM_SECONDS, output.out ? output.out : "",
+            ck_abort_msg("process %d still runs after %d s, %s; it wrote: %s%s", (int)process->pid,
+                         TEST_PROGRAM_SECONDS, threads, output.out ? output.out : "",
                          output.err ? output.err : "");
         }
         for (int i = 0; ready > 0 && i < 2; i++) {
