@@ -2,8 +2,8 @@
 #
 # Variables: SAN=asan (AddressSanitizer and UndefinedBehaviorSanitizer) or SAN=tsan builds into
 # build/asan or build/tsan and checks there, without CUDA; CUDA=no builds for the CPU only; NVCC=...
-# where nvcc is not on PATH; CUDA_ARCHS the GPU architectures, "all" into build/all-archs; CC; V=1
-# shows the commands.
+# where nvcc is not on PATH; CUDA_ARCHS the GPU architectures, "all" into build/all-archs; FA_DATA the
+# directory of the reference cases, without which their tests are skipped; CC; V=1 shows the commands.
 
 SAN     ?= none
 NVCC    ?= nvcc
@@ -106,12 +106,12 @@ help:
 	@printf '%s\n' \
 	'make run        install what is missing, build, and run one checked attention pass through a' \
 	'                private daemon' \
-	'make check      build and run every test; the last line is the summary' \
+	'make check      build and run every test that needs no GPU; the last line is the summary' \
 	'make build      the programs only: $(B)/fad, $(B)/fa-cli, $(B)/libfa.a' \
 	'make release    the same with kernels for every GPU architecture, in build/all-archs' \
 	'make check-gpu  run the CUDA kernels'"'"' tests on the GPU here (needs nvcc)' \
 	'make bench-gpu  time the CUDA kernels on the GPU here; BENCH="--shape 4,12,512,64 v3 v4"' \
-	'make budget     write what the CUDA kernels take now to tests/kernel-budget' \
+	'make budget     write what this build'"'"'s CUDA kernels take to tests/kernel-budget' \
 	'make check-all  the tests as built plainly, with ASan+UBSan, and with TSan, then lint' \
 	'make lint       include order, file and function lengths, clang-format, clang-tidy, cppcheck' \
 	'make format     clang-format the sources in place' \
@@ -285,7 +285,7 @@ $(B)/tests/test_%: $(B)/tests/test_%.o $(call obj,$(HELPERS)) $(call obj,$(CLI_P
 
 # --- Tests for a GPU: built wherever nvcc is, run by tests/check-gpu ------------------------------
 
-# What is neither a test nor a program by itself is in all of them. The tests of kernels/ that run on
+# What is neither a test nor a program by itself is in all of them, but the recorder. The tests of kernels/ that run on
 # a GPU as they are become programs a second time. Those of the host's side of launches need no GPU:
 # `make check` runs them.
 GPU_ALL    := $(sort $(basename $(notdir $(wildcard tests/gpu/*.c tests/gpu/*.cu))))

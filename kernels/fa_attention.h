@@ -136,7 +136,7 @@ struct fa_kernel {
  * rate, and what its units and its outputs' bytes take besides. */
 double fa_kernel_seconds(const struct fa_kernel *kernel, const struct fa_problem *problem);
 
-/* A version: one rung of the ladder. The table has one row each, slowest first. */
+/* A version: one rung of the ladder. The table has one row each, in the ladder's order. */
 struct fa_version {
     const char *name;     /* "v3" */
     const char *title;    /* "Warp-local FlashAttention-2" */

@@ -1,6 +1,6 @@
 /* block.cuh: a block of 256 threads that works on T rows by T keys with everything in shared
  * memory: the tiles of q, k, v, the scores, and the rows' states. v1 and v2 are this step in two
- * orders of the loops. */
+ * orders of the loops; v0 has its threads' places from here. */
 #ifndef FA_KERNELS_CUDA_BLOCK_CUH
 #define FA_KERNELS_CUDA_BLOCK_CUH
 
@@ -11,8 +11,8 @@
 #define BLOCK_THREADS 256
 #define BLOCK_WARPS   (BLOCK_THREADS / 32)
 
-/* A thread takes R by R scores, 16 apart: the block's threads are 16 rows by 16 columns. Of o it
- * takes R rows by 4 columns, 64 apart. */
+/* The block's threads are 16 rows by 16 columns: a thread takes R by R scores, 16 apart each way,
+ * and of o the same rows, in groups of 4 columns that are 64 apart. */
 #define BLOCK_SIDE 16
 
 template <int T> struct block_of {
@@ -24,10 +24,16 @@ template <int T> struct block_of {
     int stride;
 };
 
-/* The largest T for the head dimension whose tiles fit 99 KiB, what a block gets everywhere. */
+/* T for the head dimension; the tiles fit 99 KiB, what a block gets everywhere. */
 static inline int block_side(uint32_t head_dim)
 {
     return head_dim <= 64 ? 64 : head_dim <= 128 ? 32 : 16;
+}
+
+/* Of the functions for T = 64, 32 and 16, which is the one for `side`. */
+static inline int block_index(int side)
+{
+    return side == 64 ? 0 : side == 32 ? 1 : 2;
 }
 
 __host__ __device__ constexpr int block_width(uint32_t head_dim)
@@ -83,7 +89,7 @@ __device__ __forceinline__ void copy_kv(const struct args &args, const struct ti
                                         uint32_t first, const block_of<T> &block)
 {
     const struct fa_problem &problem = args.problem;
-    const int keys = (int)min((uint32_t)T, problem.kv_len - first), width = (int)problem.head_dim;
+    const int keys = tile_keys(args, first, T), width = (int)problem.head_dim;
 
     copy_tile(block.k, block.stride, T, block.width, tile.k + first * problem.k.row, problem.k.row,
               keys, width);
@@ -109,9 +115,8 @@ __device__ __forceinline__ void score(const block_of<T> &block,
     const int row = block_row(), column = block_column();
     float scores[R][R] = {};
 
-    add_dots<UNROLL, R, R, BLOCK_SIDE, BLOCK_SIDE>(scores, block.q + row * block.stride,
-                                                   block.stride, block.k + column * block.stride,
-                                                   block.stride, block.width);
+    add_dots<UNROLL, R, R, BLOCK_SIDE>(scores, block.q + row * block.stride, block.stride,
+                                       block.k + column * block.stride, block.stride, block.width);
 #pragma unroll
     for (int i = 0; i < R; i++)
 #pragma unroll
@@ -153,9 +158,9 @@ __device__ __forceinline__ void sum_values(const block_of<T> &block,
 
     for (int d = 4 * block_column(); d < block.width; d += 4 * BLOCK_SIDE) {
         float sums[R][4] = {};
-        add_values<UNROLL, R, 1, BLOCK_SIDE, 0, MASKED>(
-            sums, block.weights + row * weight_stride(T), weight_stride(T), block.v + d,
-            block.stride, T, visible);
+        add_values<UNROLL, R, BLOCK_SIDE, MASKED>(sums, block.weights + row * weight_stride(T),
+                                                  weight_stride(T), block.v + d, block.stride, T,
+                                                  visible);
 #pragma unroll
         for (int i = 0; i < R; i++) {
             float *o = block.o + (row + i * BLOCK_SIDE) * block.stride + d;
@@ -183,7 +188,7 @@ __device__ __forceinline__ void block_step(const struct args &args, const block_
     for (int i = 0; i < R; i++) {
         const uint32_t row = first_row + block_row() + i * BLOCK_SIDE;
         const uint32_t keys = masked ? mask_visible_keys(&problem, row) : first + T;
-        visible[i] = keys < first ? 0 : (int)min(keys - first, (uint32_t)T);
+        visible[i] = keys_in_tile(keys, first, T);
     }
     score<T, UNROLL>(block, visible);
     __syncthreads();

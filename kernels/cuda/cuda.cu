@@ -1,4 +1,4 @@
-/* cuda.cu: which CUDA kernels an architecture has, and readying a device for them. */
+/* cuda.cu: the functions of every version, and readying a device for them. */
 #include "kernels/cuda/cuda.h"
 
 #include <cuda_runtime.h>

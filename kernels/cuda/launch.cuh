@@ -10,7 +10,7 @@
 #include <float.h>
 #include <math.h>
 
-/* Problems of one grid: their pointers travel as parameters, of which there are 4 KiB. */
+/* Problems of one grid: their pointers travel as parameters, which may take 4 KiB everywhere. */
 #define PROBLEMS_MAX 64u
 
 /* Blocks of a grid. */
@@ -20,7 +20,7 @@
 struct cut {
     uint32_t tiles;     /* of a head's rows */
     uint32_t spans;     /* of a tile's keys: spans.cuh; of v0 and v1 tiles of keys */
-    uint32_t span_keys; /* of each span but the last */
+    uint32_t span_keys; /* v2 to v4: of each span but the last */
     bool kept;          /* v2 to v4: results of spans go through the state */
 };
 
@@ -56,7 +56,7 @@ struct tile {
     float *parts;   /* [spans][rows][head_dim + 2], see part_row */
 };
 
-/* fa_kernel.byte_seconds: 2 TB/s. */
+/* fa_kernel.byte_seconds: about 2 TB/s, on an H200. */
 #define BYTE_SECONDS 0.5e-12
 
 /* --- On the host ---------------------------------------------------------------------------- */
@@ -189,6 +189,18 @@ __device__ __forceinline__ int64_t offset_of(const struct fa_strides &strides, u
 {
     return (int64_t)batch * strides.batch + (int64_t)head * strides.head +
            (int64_t)row * strides.row;
+}
+
+/* How many of a tile's `size` keys from `first` on a row sees that sees `keys` in all. */
+__device__ __forceinline__ int keys_in_tile(uint32_t keys, uint32_t first, uint32_t size)
+{
+    return keys < first ? 0 : (int)min(keys - first, size);
+}
+
+/* How many of a tile's `size` keys from `first` on there are; one at least. */
+__device__ __forceinline__ int tile_keys(const struct args &args, uint32_t first, uint32_t size)
+{
+    return (int)min(size, args.problem.kv_len - first);
 }
 
 /* The rows of a head from first_row on, `rows` at most. problem_head counts heads over problems

@@ -39,9 +39,9 @@ __device__ __forceinline__ float4 load4(const float *from)
     return *(const float4 *)from;
 }
 
-/* sums[i][j] += a's row i * A_STEP times b's row j * B_STEP, over `width` elements (a multiple of
- * 4), in their order. UNROLL steps of 4 are one piece of code. */
-template <int UNROLL, int R, int C, int A_STEP, int B_STEP>
+/* sums[i][j] += a's row i * STEP times b's row j * STEP, over `width` elements (a multiple of 4),
+ * in their order. UNROLL steps of 4 are one piece of code. */
+template <int UNROLL, int R, int C, int STEP>
 __device__ __forceinline__ void add_dots(float (&sums)[R][C], const float *a, int a_stride,
                                          const float *b, int b_stride, int width)
 {
@@ -50,10 +50,10 @@ __device__ __forceinline__ void add_dots(float (&sums)[R][C], const float *a, in
         float4 x[R];
 #pragma unroll
         for (int i = 0; i < R; i++)
-            x[i] = load4(a + i * A_STEP * a_stride + d);
+            x[i] = load4(a + i * STEP * a_stride + d);
 #pragma unroll
         for (int j = 0; j < C; j++) {
-            const float4 y = load4(b + j * B_STEP * b_stride + d);
+            const float4 y = load4(b + j * STEP * b_stride + d);
 #pragma unroll
             for (int i = 0; i < R; i++) {
                 sums[i][j] = __fmaf_rn(x[i].x, y.x, sums[i][j]);
@@ -65,11 +65,11 @@ __device__ __forceinline__ void add_dots(float (&sums)[R][C], const float *a, in
     }
 }
 
-/* sums[i][4 g ..] += weight (row i * STEP, key) * v[key][COLUMN_STEP * g ..] over the keys (a
- * multiple of 4), in their order. MASKED: row i takes its first visible[i] keys only; whatever v
- * holds of the others leaves it alone, NaN too. */
-template <int UNROLL, int R, int G, int STEP, int COLUMN_STEP, bool MASKED>
-__device__ __forceinline__ void add_values(float (&sums)[R][4 * G], const float *weights,
+/* sums[i][n] += weight (row i * STEP, key) * v[key][n] over the keys (a multiple of 4), in their
+ * order. MASKED: row i takes its first visible[i] keys only; whatever v holds of the others leaves
+ * it alone, NaN too. */
+template <int UNROLL, int R, int STEP, bool MASKED>
+__device__ __forceinline__ void add_values(float (&sums)[R][4], const float *weights,
                                            int weights_stride, const float *v, int v_stride,
                                            int keys, const int (&visible)[R])
 {
@@ -83,18 +83,15 @@ __device__ __forceinline__ void add_values(float (&sums)[R][4 * G], const float 
         }
 #pragma unroll
         for (int n = 0; n < 4; n++) {
+            const float4 x = load4(v + (key + n) * v_stride);
 #pragma unroll
-            for (int g = 0; g < G; g++) {
-                const float4 x = load4(v + (key + n) * v_stride + g * COLUMN_STEP);
-#pragma unroll
-                for (int i = 0; i < R; i++) {
-                    if (MASKED && key + n >= visible[i])
-                        continue;
-                    sums[i][4 * g + 0] = __fmaf_rn(w[i][n], x.x, sums[i][4 * g + 0]);
-                    sums[i][4 * g + 1] = __fmaf_rn(w[i][n], x.y, sums[i][4 * g + 1]);
-                    sums[i][4 * g + 2] = __fmaf_rn(w[i][n], x.z, sums[i][4 * g + 2]);
-                    sums[i][4 * g + 3] = __fmaf_rn(w[i][n], x.w, sums[i][4 * g + 3]);
-                }
+            for (int i = 0; i < R; i++) {
+                if (MASKED && key + n >= visible[i])
+                    continue;
+                sums[i][0] = __fmaf_rn(w[i][n], x.x, sums[i][0]);
+                sums[i][1] = __fmaf_rn(w[i][n], x.y, sums[i][1]);
+                sums[i][2] = __fmaf_rn(w[i][n], x.z, sums[i][2]);
+                sums[i][3] = __fmaf_rn(w[i][n], x.w, sums[i][3]);
             }
         }
     }
@@ -119,7 +116,8 @@ __device__ __forceinline__ void copy_tile(float *to, int stride, int tile_rows, 
 
 /* Copies `rows` rows of `width` elements (a multiple of 4), times factor, into a transposed tile,
  * [width][tile_rows], the rest zeroes. Lanes take a row each, so that their stores go to different
- * banks; tile_rows is a multiple of 32. aligned: rows begin at multiples of 16 bytes. */
+ * banks; tile_rows is a multiple of 32, and the block's warps one of tile_rows / 32. aligned: rows
+ * begin at multiples of 16 bytes. */
 __device__ __forceinline__ void copy_transposed(float *to, int tile_rows, int width,
                                                 const float *from, int64_t row_stride, int rows,
                                                 float factor, bool aligned)

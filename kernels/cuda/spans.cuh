@@ -6,20 +6,23 @@
  *
  * A span's sums start afresh every CHUNK_KEYS keys, and what they came to is merged into the span's
  * state. Sums of many equal parts round the same way again and again: their error grows with the
- * number of parts, which is so kept to about the square root of that of the tiles. */
+ * number of parts, which is so the number of tiles in a chunk, and then that of chunks. */
 #ifndef FA_KERNELS_CUDA_SPANS_CUH
 #define FA_KERNELS_CUDA_SPANS_CUH
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/softmax.cuh"
 
-/* A span has at least SPAN_KEYS keys, which keep a block busy for a while in a decoding step of one
- * row, and at least SPAN_PER_ROWS times the rows of a head: the states that are kept come to at
- * most an eighth of the bytes of k and v then. */
+/* A span has at most SPAN_KEYS keys, or SPAN_PER_ROWS times the rows of a head where that is more,
+ * rounded up to SPAN_MULTIPLE; and all but the last have more than half of that. So many keep a
+ * block busy for a while in a decoding step of one row, and the states of several spans come to
+ * about a quarter of the bytes of k and v at most, where each query head has its own and head_dim
+ * is not small. One span of more than CHUNK_KEYS keys has a state, too, about as large as o. */
 #define SPAN_KEYS     2048u
 #define SPAN_PER_ROWS 4u
 
-/* Chunks, and spans but the last, are multiples of SPAN_MULTIPLE keys, and that of all tiles. */
+/* Chunks, and spans but the last, are multiples of SPAN_MULTIPLE keys, which is one of every tile's
+ * keys. */
 #define CHUNK_KEYS    8192u
 #define SPAN_MULTIPLE 64u
 
@@ -65,6 +68,20 @@ static inline size_t spans_state(const struct fa_problem *problem, uint32_t tile
         bytes > SIZE_MAX / 2)
         return SIZE_MAX;
     return round_up_64(tiles * sizeof(uint32_t)) + round_up_64(bytes);
+}
+
+/* fa_kernel.launch of a kernel whose blocks each take a unit. shared: bytes of dynamic shared
+ * memory, at most the function's. */
+static inline enum fa_status spans_launch(const struct fa_launch *launch, uint32_t tile_rows,
+                                          const struct cuda_function *function, size_t shared)
+{
+    const struct fa_problem *problem = launch->problem;
+
+    return for_each_part(launch, spans_units(problem, tile_rows), spans_state(problem, tile_rows),
+                         spans_cut(problem, tile_rows), GRID_MAX, [=](const struct args &args) {
+                             return enqueue(function, shared, args.unit_count, args,
+                                            launch->stream);
+                         });
 }
 
 /* The block's tile and keys. The last rows of all heads come first: under a causal mask they see

@@ -2,8 +2,9 @@
  * softmax of each of their rows back to where they were (P), and o = P v.
  *
  * The products are what a plain matrix multiplication looks like: tiles of 64 by 64 through shared
- * memory, 4 by 4 sums a thread. What is left: S and P, M * N elements a head, are written twice and
- * read twice. They take turns in one workspace: a launch goes through its units in groups.
+ * memory, 4 by 4 sums a thread. What is left: S and P, M * N elements a head, go through memory:
+ * written by the scores, read three times and written twice by the softmax, read by the values.
+ * They take turns in one workspace: a launch goes through its units in groups.
  *
  * A unit is 64 rows of a head against all keys. */
 #include "kernels/cuda/block.cuh"
@@ -17,8 +18,9 @@
 #define CHUNK_TILES 128
 
 /* Bytes of the workspace, unless one unit needs more: 512 units at 2048 keys. More are little
- * faster; fewer leave multiprocessors idle in the second product, which has one block a unit. A
- * problem of few units gets room for more of a launch's problems, but within FEW_WORKSPACE. */
+ * faster; fewer leave multiprocessors idle in the second product, which has one block for each 64
+ * columns of a unit. A problem of few units gets room for more of a launch's problems, but within
+ * FEW_WORKSPACE. */
 #define WORKSPACE     ((size_t)256 << 20)
 #define FEW_WORKSPACE ((size_t)16 << 20)
 
@@ -27,7 +29,7 @@
 
 static struct cut cut_of(const struct fa_problem *problem)
 {
-    return {divide_up(problem->q_len, SIDE), divide_up(problem->kv_len, SIDE), SIDE, false};
+    return {divide_up(problem->q_len, SIDE), divide_up(problem->kv_len, SIDE), 0, false};
 }
 
 static uint64_t units(const struct fa_problem *problem)
@@ -78,7 +80,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
     const uint64_t unit = blockIdx.x / args.cut.spans;
     const uint32_t first = (uint32_t)(blockIdx.x % args.cut.spans) * SIDE;
     const struct tile tile = rows_of(args, unit);
-    const int keys = (int)min((uint32_t)SIDE, problem.kv_len - first);
+    const int keys = tile_keys(args, first, SIDE);
     const int row = block_row(), column = block_column(), stride = tile_stride(SIDE);
     float *scores = scores_of(args, unit), sums[STEPS][STEPS] = {};
 
@@ -92,8 +94,8 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
         copy_tile(k, stride, SIDE, padded, tile.k + first * problem.k.row + d, problem.k.row, keys,
                   width);
         __syncthreads();
-        add_dots<2, STEPS, STEPS, BLOCK_SIDE, BLOCK_SIDE>(sums, q + row * stride, stride,
-                                                          k + column * stride, stride, padded);
+        add_dots<2, STEPS, STEPS, BLOCK_SIDE>(sums, q + row * stride, stride, k + column * stride,
+                                              stride, padded);
     }
 #pragma unroll
     for (int i = 0; i < STEPS; i++)
@@ -155,15 +157,15 @@ __device__ __forceinline__ void add_tile(const struct tile &tile, const struct a
     for (int i = 0; i < STEPS; i++) {
         const uint32_t row = tile.first_row + block_row() + i * BLOCK_SIDE;
         const uint32_t keys = none[i] ? 0 : mask_visible_keys(&args.problem, row);
-        visible[i] = keys < first ? 0 : (int)min(keys - first, (uint32_t)SIDE);
+        visible[i] = keys_in_tile(keys, first, SIDE);
         masked |= none[i];
     }
     if (masked)
-        add_values<1, STEPS, 1, BLOCK_SIDE, 0, true>(part, weights, weight_stride(SIDE), v,
-                                                     tile_stride(SIDE), SIDE, visible);
+        add_values<1, STEPS, BLOCK_SIDE, true>(part, weights, weight_stride(SIDE), v,
+                                               tile_stride(SIDE), SIDE, visible);
     else
-        add_values<1, STEPS, 1, BLOCK_SIDE, 0, false>(part, weights, weight_stride(SIDE), v,
-                                                      tile_stride(SIDE), SIDE, visible);
+        add_values<1, STEPS, BLOCK_SIDE, false>(part, weights, weight_stride(SIDE), v,
+                                                tile_stride(SIDE), SIDE, visible);
 #pragma unroll
     for (int i = 0; i < STEPS; i++)
 #pragma unroll
@@ -198,7 +200,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 2)
         __syncthreads();
         copy_tile(weights, weight_stride(SIDE), SIDE, SIDE, scores + first, score_row, SIDE, SIDE);
         copy_tile(v, tile_stride(SIDE), SIDE, SIDE, tile.v + first * problem.v.row + d,
-                  problem.v.row, (int)min((uint32_t)SIDE, problem.kv_len - first), width);
+                  problem.v.row, tile_keys(args, first, SIDE), width);
         __syncthreads();
         add_tile(tile, args, weights + row * weight_stride(SIDE), v + column, first, none, chunk);
         if (first / SIDE % CHUNK_TILES == CHUNK_TILES - 1 || first + SIDE >= tile.keys) {
@@ -251,7 +253,7 @@ static const struct fa_kernel kernel = {
     .scratch = scratch,
     .launch = launch,
     .rate = 9.4e12,        /* at (4,12,2048,64) on an H200, 2026-11-30 */
-    .unit_seconds = 80e-9, /* 48 000 heads of one row and one key */
+    .unit_seconds = 80e-9, /* about, by bench --shape 48000,1,1,64 */
     .byte_seconds = BYTE_SECONDS,
 };
 

@@ -137,10 +137,10 @@ static enum fa_status launch(const struct fa_launch *launch)
 {
     const struct fa_problem *problem = launch->problem;
     const int side = block_side(problem->head_dim);
-    const struct cuda_function *function = &functions[side == 64 ? 0 : side == 32 ? 1 : 2];
+    const struct cuda_function *function = &functions[block_index(side)];
     const size_t shared = block_shared(side, problem->head_dim);
     const uint64_t all = units(problem), heads = (uint64_t)problem->batch * problem->heads;
-    const struct cut cut = {0, key_blocks(problem), (uint32_t)side, false};
+    const struct cut cut = {0, key_blocks(problem), 0, false};
     struct fa_launch part = *launch;
 
     for (uint64_t left = launch->range.count; left > 0 && all > 0; left -= part.range.count) {

@@ -1,15 +1,16 @@
 /* v4: optimised v3. The same warps and the same steps, and three changes:
  *  - tiles come by asynchronous copies of 16 bytes, the values while the scores are computed, the
  *    next keys while the values are summed; k and v have a tile each, and a step two barriers;
- *  - with head_dim 64 a thread has 8 rows, so that eight loads of shared memory feed 128
- *    multiplications; with 128 its registers hold 4, and it is twelve;
+ *  - with head_dim 64 a thread of the large tiles has 8 rows, so that eight loads of shared memory
+ *    feed 128 multiplications; with 128 its registers hold 4, and it is twelve for the scores and
+ *    ten for the values;
  *  - the products are unrolled as far as the instruction cache allows.
  *
  * Which tiling runs is chosen by the problem, or by the shared memory that a block gets. */
 #include "kernels/cuda/warp.cuh"
 
-/* D: head_dim. R: rows of a thread. WARPS, KEYS: of the tile. BLOCKS: of an SM of 228 KiB. UNROLL:
- * of the products. */
+/* D: head_dim. R: rows of a thread. WARPS: of a block. KEYS: of a tile. BLOCKS: of an SM of 228
+ * KiB. UNROLL: of the products. */
 template <int D_, int R_, int WARPS, int KEYS_, int BLOCKS_, int UNROLL> struct tiling {
     static constexpr int D = D_, R = R_, KEYS = KEYS_, BLOCKS = BLOCKS_;
     static constexpr int THREADS = WARPS * 32, ROWS = WARPS * WARP_ROWS * R;
@@ -94,13 +95,11 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 
     const auto start_k = [&](uint32_t key) {
         start_copy<S::THREADS, S::KEYS, S::D, tile_stride(S::D)>(
-            args, k, tile.k + key * problem.k.row, problem.k.row,
-            (int)min((uint32_t)S::KEYS, problem.kv_len - key));
+            args, k, tile.k + key * problem.k.row, problem.k.row, tile_keys(args, key, S::KEYS));
     };
     const auto start_v = [&](uint32_t key) {
-        start_copy<S::THREADS, S::KEYS, S::D, S::D>(
-            args, v, tile.v + key * problem.v.row, problem.v.row,
-            (int)min((uint32_t)S::KEYS, problem.kv_len - key));
+        start_copy<S::THREADS, S::KEYS, S::D, S::D>(args, v, tile.v + key * problem.v.row,
+                                                    problem.v.row, tile_keys(args, key, S::KEYS));
     };
 
     find_tile(args, S::ROWS, &tile);
@@ -183,15 +182,10 @@ template <int CHOOSE(const struct fa_problem *)> struct chosen {
 
     static enum fa_status launch(const struct fa_launch *launch)
     {
-        const struct fa_problem *problem = launch->problem;
-        const int tiling = CHOOSE(problem);
+        const int tiling = CHOOSE(launch->problem);
         const struct cuda_function *function = &functions[tiling];
 
-        return for_each_part(
-            launch, units(problem), state(problem), spans_cut(problem, tile_rows[tiling]), GRID_MAX,
-            [=](const struct args &args) {
-                return enqueue(function, function->shared, args.unit_count, args, launch->stream);
-            });
+        return spans_launch(launch, tile_rows[tiling], function, function->shared);
     }
 };
 
@@ -219,7 +213,7 @@ constexpr struct fa_kernel kernel_of(const char *name, double rate, double unit_
     };
 }
 
-/* Rates at (4,12,2048,64), seconds of 48 000 heads of a row and a key, on an H200, 2026-11-30. */
+/* Rates at (4,12,2048,64), seconds of a unit at (48000,1,1,64), on an H200, 2026-11-30. */
 static const struct fa_kernel best = kernel_of<best_tiling>("cuda-v4", 43e12, 60e-9);
 static const struct fa_kernel small = kernel_of<small_tiling>("cuda-v4-small", 40e12, 35e-9);
 static const struct fa_kernel large = kernel_of<large_tiling>("cuda-v4-large", 43e12, 70e-9);

@@ -17,26 +17,25 @@
 #define WARP_ROWS    4
 #define WARP_COLUMNS 8
 
-/* D: head_dim, a multiple of 32. R: rows of a thread, 2, 4 or 8. KEYS: of a tile. BLOCK_ROWS: of
- * the block, which the row of a transposed q is long. UNROLL: steps of 4 that are one piece of
- * code. */
+/* D: head_dim, a multiple of 32. R: rows of a thread, 4 or 8. KEYS: of a tile. BLOCK_ROWS: of the
+ * block: the length of a row of the transposed q. UNROLL: steps of 4 that are one piece of code. */
 template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
     static constexpr int ROWS = WARP_ROWS * R, C = KEYS / WARP_COLUMNS;
     static constexpr int GROUPS = D / (4 * WARP_COLUMNS), COLUMNS = 4 * GROUPS;
-    /* Rows that follow each other in a thread; it has more of them WARP_ROWS times as far on. */
-    static constexpr int NEXT = R < 4 ? R : 4;
-    /* Floats from a key's weights to the next's: what 8 keys are stored at once lies in different
+    /* Floats from a key's weights to the next's: what is stored of 8 keys at once lies in different
      * banks. */
-    static constexpr int STRIDE = ROWS + (NEXT == 4 ? 8 : 4), WEIGHTS = KEYS * STRIDE;
+    static constexpr int STRIDE = ROWS + 8, WEIGHTS = KEYS * STRIDE;
 
     float o[R][COLUMNS], top[R], sum[R];
     uint32_t first_row; /* of the warp, in the head */
-    const float *q;     /* the thread's first row */
+    const float *q;     /* the thread's first row, in the transposed tile: [D][BLOCK_ROWS] */
     float *weights;     /* the warp's, [KEYS][STRIDE] */
 
+    /* Where the thread's row i is among the warp's: it has 4 that follow each other, and with R = 8
+     * another 4, as far on as the warp's lanes reach. */
     __device__ __forceinline__ static int row_of(int i)
     {
-        return i / NEXT * NEXT * WARP_ROWS + NEXT * lane_row(threadIdx.x % 32) + i % NEXT;
+        return i / 4 * 4 * WARP_ROWS + 4 * lane_row(threadIdx.x % 32) + i % 4;
     }
 
     __device__ __forceinline__ static int column()
@@ -48,14 +47,10 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
     __device__ __forceinline__ static void load_rows(float (&x)[R], const float *from)
     {
 #pragma unroll
-        for (int i = 0; i < R; i += NEXT)
-            if (NEXT == 4) {
-                const float4 y = *(const float4 *)(from + i * WARP_ROWS);
-                x[i] = y.x, x[i + 1] = y.y, x[i + 2] = y.z, x[i + 3] = y.w;
-            } else {
-                const float2 y = *(const float2 *)(from + i * WARP_ROWS);
-                x[i] = y.x, x[i + 1] = y.y;
-            }
+        for (int i = 0; i < R; i += 4) {
+            const float4 y = load4(from + i * WARP_ROWS);
+            x[i] = y.x, x[i + 1] = y.y, x[i + 2] = y.z, x[i + 3] = y.w;
+        }
     }
 
     /* block_q: [D][BLOCK_ROWS]; block_weights: WEIGHTS floats a warp. */
@@ -86,7 +81,7 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
     __device__ __forceinline__ int visible(const struct args &args, uint32_t first, int i) const
     {
         const uint32_t keys = mask_visible_keys(&args.problem, first_row + row_of(i));
-        return keys < first ? 0 : (int)min(keys - first, (uint32_t)KEYS);
+        return keys_in_tile(keys, first, KEYS);
     }
 
     /* Whether some row of the warp does not see all of the tile at `first`. */
@@ -143,12 +138,9 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
         for (int j = 0; j < C; j++) {
             float *to = weights + (column() + j * WARP_COLUMNS) * STRIDE + row_of(0);
 #pragma unroll
-            for (int i = 0; i < R; i += NEXT)
-                if (NEXT == 4)
-                    *(float4 *)(to + i * WARP_ROWS) = {scores[i][j], scores[i + 1][j],
-                                                       scores[i + 2][j], scores[i + 3][j]};
-                else
-                    *(float2 *)(to + i * WARP_ROWS) = {scores[i][j], scores[i + 1][j]};
+            for (int i = 0; i < R; i += 4)
+                *(float4 *)(to + i * WARP_ROWS) = {scores[i][j], scores[i + 1][j], scores[i + 2][j],
+                                                   scores[i + 3][j]};
         }
         __syncwarp();
     }

@@ -16,7 +16,7 @@ void bench_die(const char *what, const char *detail);
 /* Memory of the device, NULL for no bytes. cudaFree it, or leave it to the program's end. */
 void *bench_allocate(size_t bytes);
 
-/* Tensors of normally distributed elements, the outputs unset, on the device. The strides are
+/* Tensors of normally distributed elements, the outputs 0, on the device. The strides are
  * packed ones. Once for each process. */
 struct fa_tensors bench_data_make(const struct fa_problem *problem);
 

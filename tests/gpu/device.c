@@ -101,8 +101,8 @@ struct device_rows device_all(const struct fa_problem *problem)
 
 enum { SAMPLE = 64, EDGES = 20 };
 
-/* Ascending, each once. Edges are multiples of 64, every second one of 128 too, spread over the
- * head. */
+/* Ascending, each once. Edges are multiples of 64 spread over the head; those of every second tile
+ * are multiples of 128, too. */
 static uint32_t sample_head(uint32_t q_len, uint32_t *rows)
 {
     const uint32_t tiles = (q_len - 1) / 64; /* edges inside the head */

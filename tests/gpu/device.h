@@ -20,8 +20,8 @@ void device_release(struct device *device);
 /* Sets all elements of the outputs to NaN. */
 void device_poison(const struct device *device);
 
-/* Poisons and runs a kernel over all units; or over a range, of several problems of one shape, with
- * the state (device_state). */
+/* Poisons the outputs and runs a kernel over all units. device_run_range poisons nothing and runs a
+ * range, of several problems of one shape, with the state (device_state). */
 void device_run(const struct device *device, const struct fa_kernel *kernel);
 void device_run_range(const struct device *devices, uint32_t count, const struct fa_kernel *kernel,
                       struct fa_range range, void *state);

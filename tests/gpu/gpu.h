@@ -16,12 +16,13 @@ extern bool gpu_bare;
 /* What gpu_alloc adds to an allocation, unless gpu_bare. */
 #define GPU_PAD ((size_t)512)
 
-/* Device memory, 256-byte aligned, with GPU_PAD bytes behind it. All bytes are 0xff: NaN. */
+/* Device memory, 256-byte aligned, with GPU_PAD bytes behind it. All bytes are 0xff: NaN,
+ * unless gpu_bare. */
 void *gpu_alloc(size_t bytes);
 void gpu_free(void *memory);
 
-/* Launches on a stream of the calling thread, with a scratch that is new and holds NaN, and waits.
- * The launch's stream and scratch are ignored. */
+/* Launches on a stream of the calling thread, with a scratch that is new and, unless gpu_bare,
+ * holds NaN, and waits. The launch's stream and scratch are ignored. */
 enum fa_status gpu_run(const struct fa_kernel *kernel, struct fa_launch launch);
 
 #endif

@@ -1,5 +1,5 @@
 /* oracle.h: the oracle on the device, for problems that take the CPU's too long or lie on the
- * device only. Shares no code with any kernel. */
+ * device only. Shares no code with any kernel but kernels/mask.h. */
 #ifndef TEST_GPU_ORACLE_H
 #define TEST_GPU_ORACLE_H
 

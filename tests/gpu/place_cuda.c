@@ -13,21 +13,24 @@
 
 const int place_head_dims = ATTEND_HEAD_DIMS;
 
-/* Those of the device's architecture, and all that v4 has: those for smaller devices run, too. */
+/* Those of the device's architecture, and all that v4 has where its large tiles run. */
 static void add_kernels(int arch, const struct fa_kernel **kernels, size_t *count)
 {
     const struct fa_target target = {FA_CUDA, arch};
     size_t versions, more;
     const struct fa_version *version = fa_versions(&versions);
-    const struct fa_kernel *const *v4 = cuda_v4_kernels(&more);
+    const struct fa_kernel *const *v4 = cuda_v4_kernels(&more), *chosen = NULL;
 
     for (size_t i = 0; i < versions; i++) {
         const struct fa_kernel *kernel = fa_version_kernel(&version[i], &target);
-        if (kernel && strstr(kernel->name, "v4") == NULL)
+        if (strcmp(version[i].name, "v4") == 0)
+            chosen = kernel;
+        else if (kernel)
             kernels[(*count)++] = kernel;
     }
     for (size_t i = 0; i < more; i++)
-        kernels[(*count)++] = v4[i];
+        if (chosen == v4[0] || chosen == v4[i])
+            kernels[(*count)++] = v4[i];
 }
 
 /* Called before Check runs a test, too, so that it cannot fail one. */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 static const uint32_t kv_lengths[] = {8192, 32768, 65536, 262144};
-static const uint32_t q_lengths[] = {4, 16384}; /* by few rows and many keys are cut otherwise */
+static const uint32_t q_lengths[] = {4, 16384}; /* few and many: their keys are cut otherwise */
 enum { KV_LENGTHS = 4, Q_LENGTHS = 2, CASES = KV_LENGTHS * Q_LENGTHS * ATTEND_HEAD_DIMS };
 
 /* v1's error grows with its steps over the keys. */

@@ -11,7 +11,7 @@
 
 /* --- What runs there ------------------------------------------------------------------------- */
 
-/* Every kernel that can run, slowest first. *count entries. Static. */
+/* Every kernel that can run. *count entries. Static. */
 const struct fa_kernel *const *place_kernels(size_t *count);
 
 /* Whether the kernel is to cover the problem; tests leave it out for others. */
