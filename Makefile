@@ -84,7 +84,7 @@ endif
 
 PROTO   := $(wildcard proto/*.c)
 KERNELS := $(wildcard kernels/*.c) $(filter-out kernels/cpu/tiled.c,$(wildcard kernels/cpu/*.c))
-DAEMON  := $(wildcard daemon/*/*.c)
+DAEMON  := $(filter-out $(if $(NO_CUDA),daemon/backend/cuda%),$(wildcard daemon/*/*.c))
 CLIENT  := $(wildcard client/*.c)
 CLI     := $(wildcard client/cli/*.c)
 HELPERS := $(wildcard tests/helpers/*.c)
@@ -222,7 +222,8 @@ $(GEN)/fad.pb-c.h: $(GEN)/fad.pb-c.c ;
 # The kernels want the vectoriser; their arithmetic must not be reordered, so never -ffast-math.
 $(B)/kernels/%.o: CFLAGS += $(if $(filter none,$(SAN)),-O3,-O2)
 $(B)/kernels/%.o: CPPFLAGS += $(ISAS_DEFINED) -DFA_HAVE_CUDA=$(HAVE_CUDA)
-$(B)/tests/gpu/%.o: CPPFLAGS += $(CUDA_INCLUDE)
+$(B)/tests/gpu/%.o $(B)/daemon/backend/cuda%.o: CPPFLAGS += $(CUDA_INCLUDE)
+$(B)/daemon/backend/%.o: CPPFLAGS += -DFA_HAVE_CUDA=$(HAVE_CUDA)
 
 $(B)/%.o: %.c Makefile | $(GEN)/fad.pb-c.h
 	@mkdir -p $(@D)
@@ -244,7 +245,7 @@ $(B)/cuda.config: FORCE
 	@mkdir -p $(@D)
 	@echo '$(if $(NO_CUDA),none,$(NVCC_PATH) $(NVCCFLAGS))' | cmp -s - $@ || \
 	 echo '$(if $(NO_CUDA),none,$(NVCC_PATH) $(NVCCFLAGS))' >$@
-$(B)/kernels/versions.o: $(B)/cuda.config
+$(B)/kernels/versions.o $(B)/daemon/backend/backends.o: $(B)/cuda.config
 
 # x.ptxas says which registers and memory each function takes: tests/check-budget reads it.
 $(B)/%.o: %.cu Makefile $(B)/cuda.config
@@ -264,7 +265,7 @@ $(B)/libfa.o: $(call obj,$(CLIENT)) $(PROTO_OBJ) $(PUBLIC)
 	$(Q)objcopy --keep-global-symbols=$(@:.o=.symbols) $@
 $(B)/libfa.a: $(B)/libfa.o
 $(B)/libfakernels.a: $(KERNELS_OBJ) $(call obj,$(PROTO)) $(B)/cuda.config
-$(B)/libfad.a: $(call obj,$(DAEMON)) $(PROTO_OBJ)
+$(B)/libfad.a: $(call obj,$(DAEMON)) $(PROTO_OBJ) $(B)/cuda.config
 $(B)/lib%.a:
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $(filter %.o,$^)

@@ -1,5 +1,5 @@
 /* fad: the attention daemon. Parses its options and runs a server; all else is in the library. */
-#include "daemon/backend/cpu.h"
+#include "daemon/backend/backends.h"
 #include "daemon/server/server.h"
 #include "daemon/util/log.h"
 #include "proto/fa_version.h"
@@ -43,7 +43,7 @@ int main(int argc, char *argv[])
     signal(SIGPIPE, SIG_IGN); /* a log that nobody reads any more is no reason to end */
     if (options.quiet)
         fad_log_set_level(FAD_LOG_ERROR);
-    if (fad_server_init(&server, &options, &fad_backend_cpu, &error) != 0) {
+    if (fad_server_init(&server, &options, fad_backend_named(options.backend), &error) != 0) {
         fa_error_format(&error, line, sizeof line);
         fad_log(FAD_LOG_ERROR, "cannot start: %s", line);
         return EXIT_FAILURE;

@@ -50,12 +50,18 @@ struct fad_device {
     uint8_t uuid[16];
     uint64_t memory_bytes;
     uint32_t streams; /* at most FAD_STREAMS_MAX; numbered from 0 */
+    /* The streams share one processor: a range takes the longer, the more of them run beside it.
+     * Kernels' rates are then the whole device's. Else each stream has a processor of its own. */
+    bool shared;
+    /* Shared devices: the last so many of the streams take short works only, which the device
+     * prefers; the others take all other works. 0: every stream takes every work. */
+    uint32_t express;
 };
 
 enum fad_region_kind {
     FAD_REGION_MEMFD, /* shared memory of a client */
     FAD_REGION_IPC,   /* GPU memory of a client, by CUDA IPC */
-    FAD_REGION_OWNED, /* memory of the daemon's on the device, all zeroes, 64-byte aligned */
+    FAD_REGION_OWNED, /* memory of the daemon's on the device, 64-byte aligned */
 };
 
 /* What a region is to be opened from. */
@@ -66,6 +72,7 @@ struct fad_region_source {
     bool fixed;    /* MEMFD: its file can grow no more */
     bool writable; /* MEMFD */
     uint64_t size; /* MEMFD, OWNED: bytes */
+    bool uncleared; /* OWNED: any bytes may be in it, also another client's; else all zeroes */
     uint8_t handle[64]; /* IPC: cudaIpcMemHandle_t */
     uint64_t buffer_id; /* IPC: CU_POINTER_ATTRIBUTE_BUFFER_ID */
 };
@@ -77,14 +84,40 @@ struct fad_region {
     uint64_t size; /* its real size, whatever the client said */
 };
 
-/* A copy between any two places the backend's device or host memory. From the call on its places
+/* How bytes that are packed on one side of a copy lie in host memory on the other: in pieces of
+ * width bytes, piece [i, j, k] of counts[0] x counts[1] x counts[2] at i * strides[0] +
+ * j * strides[1] + k * strides[2] bytes, packed in that order (k fastest). */
+struct fad_layout {
+    uint64_t counts[3];
+    uint64_t strides[3];
+    uint64_t width;
+};
+
+/* A copy between any two places of the backend's device or host memory. From the call on its places
  * and size are the backend's own. */
 struct fad_copy {
     struct fad_op op;
     uint32_t device;
     void *to;
     const void *from;
-    size_t size;
+    size_t size; /* bytes; with a layout the product of its counts and width */
+    /* NULL: packed on both sides. Else on one side, which is host memory: `from` if gathers, else
+     * `to`. What lies between the pieces is neither read nor written. Alive until done(). */
+    const struct fad_layout *layout;
+    bool gathers;
+};
+
+/* A wait for a client's CUDA event: done() finds 0 when it has happened; FA_IPC_REFUSED when the
+ * driver does not open it. */
+struct fad_event_wait {
+    struct fad_op op;
+    uint32_t device;
+    uint8_t handle[64]; /* cudaIpcEventHandle_t */
+    uint64_t until_ns;  /* on the clock of uv_hrtime(): then it ends with: */
+    int late;           /* a status > 0 */
+    bool given_up;      /* the caller sets it when nobody waits any more: it ends soon, anyhow */
+
+    uint64_t opened; /* the backend's own */
 };
 
 /* A range of a kernel's work on a stream. */
@@ -92,18 +125,23 @@ struct fad_range_op {
     struct fad_op op;
     uint32_t device;
     uint32_t stream;
+    uint64_t expected_ns; /* about how long it takes */
     const struct fa_kernel *kernel;
     struct fa_launch launch; /* scratch and stream are the backend's to fill */
 };
 
 struct fad_backend_config {
     uint32_t workers; /* CPU: streams; 0: one for each processor that this process may use */
+    const char *devices; /* CUDA: ordinals or UUIDs, separated by commas; NULL: all that can serve */
+    uint32_t streams;    /* CUDA: of each device, at least 1 */
+    uint64_t pinned_bytes; /* CUDA: of host_alloc's memory that is pinned, made at start */
 };
 
 struct fad_backend_ops {
     const char *name; /* "cpu" */
 
-    /* Finds the devices and starts what is needed. On success *out is to be ended with deinit. */
+    /* Finds the devices and starts what is needed. On success *out is to be ended with deinit. Else
+     * a negative errno: -ENODEV when the machine has nothing that this backend could use. */
     int (*probe)(const struct fad_backend_config *config, struct fad_completions *completions,
                  struct fad_backend **out, struct fa_error *error);
 
@@ -115,6 +153,9 @@ struct fad_backend_ops {
 
     int (*copy)(struct fad_backend *backend, struct fad_copy *copy);
 
+    /* NULL where opens_ipc is false. */
+    int (*event_wait)(struct fad_backend *backend, struct fad_event_wait *wait);
+
     /* At most FAD_RANGES_AHEAD of a stream are under way at once; the caller sees to it. Those of
      * an in_order kernel run in the order of their launches on their stream; others in any. */
     int (*launch_range)(struct fad_backend *backend, struct fad_range_op *range);
@@ -123,6 +164,9 @@ struct fad_backend_ops {
      * should be called again at the loop's next turn, false when the backend will wake the loop by
      * itself from now on. NULL: it always does. Called first after a call was taken. */
     bool (*poll)(struct fad_backend *backend);
+
+    /* Called about every half second, for what is kept and grows old. NULL: nothing is. */
+    void (*tick)(struct fad_backend *backend);
 
     /* Staging memory that payloads are received into and outputs sent from: 64-byte aligned,
      * uncleared, NULL when there is none. Synchronous, and quick: made ready at start where making
@@ -138,6 +182,8 @@ struct fad_backend_ops {
 struct fad_backend {
     const struct fad_backend_ops *ops;
     bool opens_ipc; /* false: region_open knows no FAD_REGION_IPC here */
+    bool separate;  /* kernels reach only device memory: OWNED and IPC regions. What lies in host
+                       memory (host_alloc's, MEMFD regions) is to be copied there and back */
     struct fad_completions *completions;
     const struct fad_device *devices;
     uint32_t device_count;

@@ -310,6 +310,7 @@ static int cpu_probe(const struct fad_backend_config *config, struct fad_complet
     describe_device(&cpu->device, streams);
     cpu->base = (struct fad_backend){.ops = &fad_backend_cpu,
                                      .opens_ipc = false,
+                                     .separate = false,
                                      .completions = completions,
                                      .devices = &cpu->device,
                                      .device_count = 1};

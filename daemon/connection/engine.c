@@ -90,7 +90,7 @@ int fad_engine_init(struct fad_engine *engine, uv_loop_t *loop, const struct fad
     uv_timer_init(loop, &engine->deadline);
     return 0;
 fail_backend:
-    ops->deinit(engine->backend);
+    engine->backend->ops->deinit(engine->backend);
 fail_completions:
     fad_completions_deinit(&engine->completions);
     return r;

@@ -32,6 +32,8 @@ struct fad_location {
         uint8_t handle[64];
         uint64_t buffer_id;
         uint8_t device_uuid[16];
+        bool has_event;
+        uint8_t event[64]; /* cudaIpcEventHandle_t: the job waits for it */
     } ipc;
 };
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { FLAG, NUMBER, TEXT, LIMITS };
+enum kind { FLAG, NUMBER, TEXT, CHOICE, LIMITS };
 
 /* More than any memory. */
 #define BYTES_MOST ((uint64_t)1 << 50)
@@ -24,6 +24,7 @@ static const struct option_row {
     uint64_t least, most, initial;
     uint64_t limits[FAD_LEVELS]; /* LIMITS: the defaults; 0: as defaults says */
     const char *defaults;        /* LIMITS: in words, where some are 0 */
+    const char *choices[4];      /* CHOICE: the first is the default */
     const char *help;
 } rows[] = {
     {.name = "socket",
@@ -33,6 +34,36 @@ static const struct option_row {
      .help =
          "listen here (else $FAD_SOCKET, /run/fad/fad.sock, $XDG_RUNTIME_DIR/fad/fad.sock); not "
          "with a socket handed over by LISTEN_FDS"},
+    {.name = "backend",
+     .argument = "auto|cuda|cpu",
+     .kind = CHOICE,
+     FIELD(backend),
+     .choices = {"auto", "cuda", "cpu"},
+     .help = "what computes; auto: CUDA where there is a GPU that can serve, else the CPU"},
+    {.name = "device",
+     .argument = "LIST",
+     .kind = TEXT,
+     FIELD(devices),
+     .help = "the GPUs to serve on: numbers or UUIDs, separated by commas (default: all that can "
+             "serve; CUDA_VISIBLE_DEVICES narrows the choice)"},
+    {.name = "streams",
+     .argument = "N",
+     .kind = NUMBER,
+     FIELD(streams),
+     .least = 1,
+     .most = 64,
+     .initial = 8,
+     .help = "CUDA streams of each GPU; half of them are kept for short work, of high priority"},
+    {.name = "pinned",
+     .argument = "BYTES",
+     .kind = NUMBER,
+     .bytes = true,
+     FIELD(pinned),
+     .least = (uint64_t)32 << 20,
+     .most = (uint64_t)1 << 40,
+     .initial = (uint64_t)512 << 20,
+     .help = "pinned memory for payloads and inline outputs on their way to and from GPUs, taken at "
+             "start; what finds no room there is copied twice"},
     {.name = "workers",
      .argument = "N",
      .kind = NUMBER,
@@ -144,6 +175,19 @@ static enum fa_status set_number(struct fad_options *options, const struct optio
                         row->least, row->most, row->bytes ? ", K, M or G may follow" : "");
 }
 
+static enum fa_status set_choice(struct fad_options *options, const struct option_row *row,
+                                 const char *text, struct fa_error *error)
+{
+    for (size_t i = 0; i < sizeof row->choices / sizeof row->choices[0] && row->choices[i]; i++) {
+        if (strcmp(row->choices[i], text) == 0) {
+            *(const char **)place(options, row) = row->choices[i];
+            return FA_OK;
+        }
+    }
+    return fa_error_set(error, FA_INVALID_ARGUMENT, row->name, "'%.40s' must be one of %s", text,
+                        row->argument);
+}
+
 /* The level that the first of a row's comma-separated numbers is for. */
 static int first_level(const struct option_row *row)
 {
@@ -199,6 +243,8 @@ static enum fa_status set(struct fad_options *options, const struct option_row *
         return set_number(options, row, value, error);
     if (row->kind == LIMITS)
         return set_limits(options, row, value, error);
+    if (row->kind == CHOICE)
+        return set_choice(options, row, value, error);
     if (row->kind == FLAG)
         *(bool *)place(options, row) = true;
     else
@@ -213,6 +259,8 @@ enum fa_status fad_options_parse(struct fad_options *options, int argc, char *ar
     for (size_t i = 0; i < ROWS; i++) {
         if (rows[i].kind == NUMBER)
             *(uint64_t *)place(options, &rows[i]) = rows[i].initial;
+        if (rows[i].kind == CHOICE)
+            *(const char **)place(options, &rows[i]) = rows[i].choices[0];
         for (int level = 0; rows[i].kind == LIMITS && level < FAD_LEVELS; level++)
             *limit_of(options, &rows[i], level) = rows[i].limits[level];
     }
@@ -240,6 +288,8 @@ static void print_defaults(const struct option_row *row, FILE *out)
         fprintf(out, " (default %" PRIu64 "M)", row->initial >> 20);
     else if (row->kind == NUMBER)
         fprintf(out, " (default %" PRIu64 ")", row->initial);
+    else if (row->kind == CHOICE)
+        fprintf(out, " (default %s)", row->choices[0]);
     if (row->kind != LIMITS)
         return;
     fputs(" (default ", out);

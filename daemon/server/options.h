@@ -18,7 +18,11 @@ enum fad_level { FAD_LEVEL_CONNECTION, FAD_LEVEL_USER, FAD_LEVEL_DAEMON, FAD_LEV
 
 struct fad_options {
     const char *socket; /* NULL: see fa_socket.h */
-    uint64_t workers;   /* CPU streams; 0: one a processor */
+    const char *backend; /* "auto", "cuda" or "cpu" */
+    const char *devices; /* CUDA: as in fad_backend_config; NULL: all */
+    uint64_t streams;    /* CUDA, of each device */
+    uint64_t pinned;     /* CUDA: bytes */
+    uint64_t workers;    /* CPU streams; 0: one a processor */
     uint64_t stall_seconds;
     uint64_t drain_seconds;
     uint64_t payload_max;                  /* bytes */

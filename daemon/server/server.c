@@ -206,7 +206,10 @@ static void close_handle(uv_handle_t *handle, void *unused)
 int fad_server_init(struct fad_server *server, const struct fad_options *options,
                     const struct fad_backend_ops *backend, struct fa_error *error)
 {
-    struct fad_backend_config config = {.workers = (uint32_t)options->workers};
+    struct fad_backend_config config = {.workers = (uint32_t)options->workers,
+                                        .devices = options->devices,
+                                        .streams = (uint32_t)options->streams,
+                                        .pinned_bytes = options->pinned};
     int r;
 
     *server = (struct fad_server){.next_number = 1};
