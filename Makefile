@@ -165,7 +165,7 @@ check-all:
 	$(MAKE) lint
 
 .PHONY: tests
-tests: $(TESTS:%=$(B)/tests/%) $(B)/tests/readme_example $(B)/tests/proto_example.py
+tests: $(TESTS:%=$(B)/tests/%) $(B)/tests/readme_example $(B)/tests/proto_example.py $(B)/tests/fad
 
 deps:
 	@tests/install-deps build $(if $(NO_CUDA),,g++)
@@ -283,6 +283,10 @@ $(B)/tests/test_%: $(B)/tests/test_%.o $(call obj,$(HELPERS)) $(call obj,$(CLI_P
                    $(call obj,$(CLIENT)) $(B)/libfad.a $(B)/libfakernels.a
 	@$(if $(V),,echo '  LINK $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) $(CLI_LIBS) $(CHECK_LIBS)
+
+$(B)/tests/fad: tests/fad-on-backend
+	@mkdir -p $(@D)
+	$(Q)install -m 755 $< $@
 
 # --- Tests for a GPU: built wherever nvcc is, run by tests/check-gpu ------------------------------
 

@@ -158,8 +158,10 @@ END_TEST
 
 START_TEST(shows_a_daemon_of_its_own)
 {
-    struct test_output output = CLI("stats", "--spawn");
+    struct test_output output;
 
+    ck_assert_int_eq(setenv("FAD_DAEMON", test_program("fad"), 1), 0);
+    output = CLI("stats", "--spawn");
     ck_assert_ptr_nonnull(strstr(output.out, "clients    1 of "));
     cli_expect_output(&output, "forward passes by version: none yet\n");
     output = CLI("stats", "--socket", "/none/sock");
