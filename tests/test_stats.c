@@ -128,7 +128,7 @@ START_TEST(shows_what_ran)
 {
     const char *socket = wire_daemon()->socket;
     struct test_output output =
-        CLI("run", "--socket", socket, "--version", "v4", "--shape", "1,2,3,8", "--repeat", "5");
+        CLI("run", "--socket", socket, "--version", "v4", "--shape", "1,2,3,64", "--repeat", "5");
     cJSON *object, *entry;
 
     ck_assert_int_eq(output.code, 0);

@@ -97,28 +97,18 @@ int wire_daemon_mappings(void)
     return count;
 }
 
-/* A driver opens descriptors and makes threads with the first of many things. */
-static void warm_up(int fd)
+/* Of this connection alone, which is closed. */
+static void note_rest(int fd)
 {
-    struct wire_forward f;
-
-    wire_forward_make(&f, WIRE_SMALL, 0x1f);
-    wire_forward_run(fd, &f, 1);
-    wire_forward_free(&f);
-    wire_serves(fd);
+    wire_ping(fd, 1); /* by now the connection that awaited the daemon is gone */
+    fds_at_rest = wire_daemon_fds() - 1;
+    close(fd);
 }
 
 void wire_setup_with(const char *const extra[])
 {
-    int fd;
-
     test_daemon_start(&daemon_under_test, extra);
-    fd = wire_greet();
-    if (test_on_cuda())
-        warm_up(fd);
-    wire_ping(fd, 1); /* by now the connection that awaited the daemon is gone */
-    fds_at_rest = wire_daemon_fds() - 1;
-    close(fd);
+    note_rest(wire_greet());
 }
 
 void wire_setup(void)
@@ -153,6 +143,23 @@ void wire_teardown(void)
     test_daemon_stop(&daemon_under_test);
 }
 
+/* --- A suite --------------------------------------------------------------------------------- */
+
+/* A driver opens descriptors and makes threads with the first of many things. */
+static void start(void)
+{
+    struct wire_forward f;
+    int fd;
+
+    test_daemon_start(&daemon_under_test, NULL);
+    fd = wire_greet();
+    wire_forward_make(&f, WIRE_SMALL, 0x1f);
+    wire_forward_run(fd, &f, 2);
+    wire_forward_free(&f);
+    wire_serves(fd);
+    note_rest(fd);
+}
+
 static void stop(void)
 {
     test_daemon_stop(&daemon_under_test);
@@ -166,7 +173,7 @@ Suite *wire_suite(const char *name, const TTest *const tests[], size_t count)
     tcase_set_timeout(tcase, TEST_CASE_SECONDS);
     if (test_on_cuda()) {
         /* A context takes the better part of a second to make: one for all of the case. */
-        tcase_add_unchecked_fixture(tcase, wire_setup, stop);
+        tcase_add_unchecked_fixture(tcase, start, stop);
         tcase_add_checked_fixture(tcase, NULL, expect_nothing_left);
     } else {
         tcase_add_checked_fixture(tcase, wire_setup, wire_teardown);
