@@ -1,12 +1,12 @@
-/* exporter [uid]: a process with memory on the GPU, as a client of the daemon's has, that does what it
- * is told on stdin, line by line, until that ends. It is exec'd, since CUDA does not survive a fork,
- * and it may be killed at any time. peer.h is the other end. Answers each line with "ok ..." or
- * "error ...":
+/* exporter [uid]: a process with memory on the GPU, as a client of the daemon's has, that does what
+ * it is told on stdin, line by line, until that ends. It is exec'd, since CUDA does not survive a
+ * fork, and it may be killed at any time. peer.h is the other end. Answers each line with "ok ..."
+ * or "error ...":
  *
  *     alloc SLOT BYTES KIND      KIND: malloc, pool (cudaMallocAsync), managed, vmm (cuMemCreate)
  *     free SLOT
- *     handle SLOT                ok HANDLE BUFFER_ID UUID OFFSET SIZE: what CudaIpcLocation wants, and
- *                                the size of the whole allocation
+ *     handle SLOT                ok HANDLE BUFFER_ID UUID OFFSET SIZE: as CudaIpcLocation has them,
+ *                                and the size of the whole allocation
  *     put SLOT OFFSET BYTES MS   and so many raw bytes: they are there after a kernel of so many
  *                                milliseconds, on the stream; the answer comes before
  *     get SLOT OFFSET BYTES      ok, and the raw bytes, when all that was put is there

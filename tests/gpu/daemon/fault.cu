@@ -1,5 +1,5 @@
-/* fault.cu: how fad-faulty (tests/faulty) loses a real device: a kernel writes where nothing is, which
- * ends the process's context with a sticky error. */
+/* fault.cu: how fad-faulty (tests/faulty) loses a real device: a kernel writes where nothing is,
+ * which ends the process's context with a sticky error. */
 #include <cstdint>
 #include <cuda_runtime.h>
 

@@ -83,8 +83,8 @@ void peer_pull(const struct peer_memory *memory);
 /* --- Requests -------------------------------------------------------------------------------- */
 
 /* Lets the tensor lie there, by its handle, at an offset of the test's choice; an input's bytes go
- * into the copy and have still to be pushed. Strides are to be set before. peer_use_all: the tensors
- * whose bit is set, 64 bytes apart. */
+ * into the copy and have still to be pushed. Strides are to be set before. peer_use_all: the
+ * tensors whose bit is set, 64 bytes apart. */
 void peer_use(struct wire_forward *forward, enum fad_tensor tensor,
               const struct peer_memory *memory, uint64_t offset);
 void peer_use_all(struct wire_forward *forward, unsigned tensors, const struct peer_memory *memory);
@@ -102,8 +102,8 @@ void peer_forward_make(struct wire_forward *forward, struct peer *peer, struct p
 /* Lets the request wait for the event; the handle must stay. */
 void peer_await(struct wire_forward *forward, enum fad_tensor tensor, uint8_t handle[64]);
 
-/* Makes a frame that registers the memory as a region; or sends it and awaits the reply, after which
- * wire_forward_use_region and the like work with memory->region. */
+/* Makes a frame that registers the memory as a region; or sends it and awaits the reply, after
+ * which wire_forward_use_region and the like work with memory->region. */
 void peer_append_register(struct wire_bytes *bytes, uint64_t id, const struct peer_memory *memory,
                           bool writable);
 void peer_register(struct peer_memory *memory, int fd, bool writable);

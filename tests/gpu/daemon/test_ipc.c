@@ -1,5 +1,5 @@
-/* test_ipc.c: clients' GPU memory by CUDA IPC, straight in a Forward and registered as a region. The
- * numbers are rows of ../shared/CASES.md; 5 is test_wire_memfd.c's. */
+/* test_ipc.c: clients' GPU memory by CUDA IPC, straight in a Forward and registered as a region.
+ * The numbers are rows of ../shared/CASES.md; 5 is test_wire_memfd.c's. */
 #include "tests/gpu/daemon/peer.h"
 
 #include <stdlib.h>
@@ -11,7 +11,8 @@
 #define ALL     (INPUTS | OUTPUTS)
 #define MIB     ((size_t)1 << 20)
 
-/* Sends it; it must be refused with the status, for the field, and the connection must then serve. */
+/* Sends it; it must be refused with the status, for the field, and the connection must then serve.
+ * */
 static void refused(int fd, const struct wire_forward *f, enum fa_status status, const char *field)
 {
     ck_assert(wire_forward_send(fd, f, 5));
@@ -214,7 +215,8 @@ START_TEST(row_7_handle_of_freed_memory)
 }
 END_TEST
 
-/* Memory that has no handle: a client learns it from its own driver, and asks the daemon nothing. */
+/* Memory that has no handle: a client learns it from its own driver, and asks the daemon nothing.
+ * */
 START_TEST(row_4_pool_managed_and_mapped_memory_have_no_handle)
 {
     static const char *const kinds[] = {"pool", "managed", "vmm"};

@@ -1,6 +1,6 @@
 /* test_ipc_end.c: how clients' GPU memory ends: released, freed, or left behind by those who are
- * killed. Afterwards the daemon holds nothing (the fixture looks) and the GPU's memory is as it was.
- * The numbers are rows of ../shared/CASES.md. */
+ * killed. Afterwards the daemon holds nothing (the fixture looks) and the GPU's memory is as it
+ * was. The numbers are rows of ../shared/CASES.md. */
 #include "tests/gpu/daemon/peer.h"
 
 #include <signal.h>
@@ -257,8 +257,8 @@ START_TEST(row_8_new_memory_at_an_old_address_is_never_stale)
 }
 END_TEST
 
-/* Freed while the daemon knows the mapping; a request with the old handle is answered, and sees what
- * it names, or nothing; never what lies there now. */
+/* Freed while the daemon knows the mapping; a request with the old handle is answered, and sees
+ * what it names, or nothing; never what lies there now. */
 START_TEST(row_8_old_handle_never_names_new_memory)
 {
     struct peer peer;

@@ -1,5 +1,5 @@
-/* test_sanitized.c: each version by each way, once, in ragged shapes: what tests/check-gpu runs with
- * the daemon under compute-sanitizer ($FA_TEST_UNDER), whose findings are in the daemon's exit code.
+/* test_sanitized.c: each version by each way, once, in ragged shapes: what tests/check-gpu runs
+ * with the daemon under compute-sanitizer ($FA_TEST_UNDER), whose findings are in its exit code.
  * With $FA_TEST_QUICK in one shape. Run with CK_FORK=no. */
 #include "tests/gpu/daemon/peer.h"
 
@@ -82,8 +82,8 @@ static void run_from_the_gpu(int fd, size_t shape, const char *version, struct p
     peer_free(&memory);
 }
 
-/* Whether the daemon opens a sound handle. Under a sanitizer it may not be able to; without one that
- * is a failure. */
+/* Whether the daemon opens a sound handle. Under a sanitizer it may not be able to; without one
+ * that is a failure. */
 static bool opens(int fd, struct peer *peer)
 {
     struct peer_memory memory;
