@@ -62,13 +62,13 @@ static int give_engine(struct cuda_backend *backend, struct fad_copy *copy)
     fence = cuda_fence_new(backend);
     if (!fence)
         return cuda_is_lost(backend) ? -EIO : FA_RESOURCE_EXHAUSTED;
-    status = cuda_status(device,
-                         cudaMemcpyAsync((char *)copy->to + copy->given,
-                                         (const char *)copy->from + copy->given, size,
-                                         copy->way == TO_DEVICE ? cudaMemcpyHostToDevice
-                                                                : cudaMemcpyDeviceToHost,
-                                         queue->stream),
-                         "a copy");
+    status = cuda_status(
+        device,
+        cudaMemcpyAsync((char *)copy->to + copy->given, (const char *)copy->from + copy->given,
+                        size,
+                        copy->way == TO_DEVICE ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost,
+                        queue->stream),
+        "a copy");
     if (status != 0) {
         cuda_fence_drop(backend, fence);
         return status;

@@ -25,14 +25,23 @@ static void format_uuid(const cudaUUID_t *uuid, char out[UUID_TEXT])
 
 static int no_cuda(struct fa_error *error, cudaError_t code)
 {
+    int driver = 0;
+
     (void)cudaGetLastError();
+    if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess) {
+        if (driver == 0)
+            fa_error_set(error, FA_UNIMPLEMENTED, "backend", "there is no NVIDIA driver");
+        else
+            fa_error_set(error, FA_UNIMPLEMENTED, "backend",
+                         "the NVIDIA driver is for CUDA up to %d.%d, this fad needs %d.%d",
+                         driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                         CUDART_VERSION % 1000 / 10);
+        return -ENODEV;
+    }
     fa_error_set(error, FA_UNIMPLEMENTED, "backend", "%s (%s)", cudaGetErrorString(code),
                  cudaGetErrorName(code));
     /* Anything else is a GPU that ought to work. */
-    return code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver ||
-                   code == cudaErrorStubLibrary
-               ? -ENODEV
-               : -EIO;
+    return code == cudaErrorNoDevice || code == cudaErrorStubLibrary ? -ENODEV : -EIO;
 }
 
 /* The ordinal that an entry of --device names, -1 for none. */
@@ -105,19 +114,20 @@ static int make_pool(struct cuda_device *device)
         .location = {.type = cudaMemLocationTypeDevice, .id = device->ordinal}};
     uint64_t keep_all = UINT64_MAX; /* else every wait for a stream would give memory back */
     void *memory;
-    int status = cuda_status(device, cudaMemPoolCreate(&device->pool, &properties), "a memory pool");
+    int status =
+        cuda_status(device, cudaMemPoolCreate(&device->pool, &properties), "a memory pool");
 
     if (status == 0)
-        status = cuda_status(device,
-                             cudaMemPoolSetAttribute(
-                                 device->pool, cudaMemPoolAttrReleaseThreshold, &keep_all),
-                             "a memory pool");
+        status = cuda_status(
+            device,
+            cudaMemPoolSetAttribute(device->pool, cudaMemPoolAttrReleaseThreshold, &keep_all),
+            "a memory pool");
     /* The first allocation makes the pool grow. */
     if (status == 0)
-        status = cuda_status(device,
-                             cudaMallocFromPoolAsync(&memory, CUDA_POOL_KEPT, device->pool,
-                                                     device->memory.stream),
-                             "device memory");
+        status = cuda_status(
+            device,
+            cudaMallocFromPoolAsync(&memory, CUDA_POOL_KEPT, device->pool, device->memory.stream),
+            "device memory");
     if (status == 0)
         status = cuda_status(device, cudaFreeAsync(memory, device->memory.stream), "device memory");
     return status;
@@ -139,8 +149,8 @@ static int make_streams(struct cuda_device *device, uint32_t count)
     while (device->stream_count < count) {
         const bool is_express = device->stream_count >= count - express;
 
-        status =
-            cuda_queue_init(&device->streams[device->stream_count], device, is_express ? high : low);
+        status = cuda_queue_init(&device->streams[device->stream_count], device,
+                                 is_express ? high : low);
         if (status != 0)
             return status;
         device->stream_count++;

@@ -15,8 +15,8 @@
 #define IDLE_NS ((uint64_t)5000000000u)
 
 #define CAUSES                                                                                     \
-    ": freed memory, a pool's (cudaMallocAsync), managed or virtual memory, another GPU's or MIG "  \
-    "instance's, this process's own, or a system without CUDA IPC (WSL); use inline, memfd or a "   \
+    ": freed memory, a pool's (cudaMallocAsync), managed or virtual memory, another GPU's or MIG " \
+    "instance's, this process's own, or a system without CUDA IPC (WSL); use inline, memfd or a "  \
     "region"
 
 /* --- On the worker --------------------------------------------------------------------------- */
@@ -48,7 +48,8 @@ static void refuse(struct fad_op *op, const char *text)
 /* False: the op says why. */
 static bool succeeded(struct cuda_device *device, struct fad_op *op, cudaError_t error)
 {
-    const cudaError_t state = error == cudaSuccess ? cudaSuccess : cudaStreamQuery(device->memory.stream);
+    const cudaError_t state =
+        error == cudaSuccess ? cudaSuccess : cudaStreamQuery(device->memory.stream);
 
     if (error == cudaSuccess)
         return true;
@@ -156,7 +157,8 @@ static bool make_room(struct cuda_device *device)
 {
     struct cuda_handle *handle;
 
-    TAILQ_FOREACH_REVERSE (handle, &device->handles, cuda_handles, link) {
+    TAILQ_FOREACH_REVERSE(handle, &device->handles, cuda_handles, link)
+    {
         if (handle->uses > 0)
             continue;
         close_handle(handle, NULL);
@@ -185,9 +187,10 @@ void cuda_handles_tick(struct cuda_device *device, uint64_t now_ns)
 
 void cuda_handles_close(struct cuda_device *device)
 {
-    struct cuda_handle *handle;
+    struct cuda_handle *handle, *next;
 
-    while ((handle = TAILQ_FIRST(&device->handles))) {
+    for (handle = TAILQ_FIRST(&device->handles); handle; handle = next) {
+        next = TAILQ_NEXT(handle, link);
         assert(handle->open && handle->uses == 0);
         forget(handle);
         handle->op.subject = handle;
@@ -232,8 +235,8 @@ static void on_opened(struct fad_op *opening)
     free(handle);
 }
 
-static struct cuda_handle *begin(struct cuda_device *device, bool is_event,
-                                 const uint8_t bytes[64], uint64_t buffer_id)
+static struct cuda_handle *begin(struct cuda_device *device, bool is_event, const uint8_t bytes[64],
+                                 uint64_t buffer_id)
 {
     struct cuda_handle *handle;
 

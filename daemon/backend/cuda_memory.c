@@ -139,9 +139,9 @@ static int open_owned(struct cuda_device *device, struct fad_region *region, str
     fence = cuda_fence_new(backend);
     if (!fence)
         return cuda_is_lost(backend) ? -EIO : FA_RESOURCE_EXHAUSTED;
-    status = cuda_status(
-        device, cudaMallocFromPoolAsync(&region->base, source->size, device->pool, stream),
-        "device memory");
+    status = cuda_status(device,
+                         cudaMallocFromPoolAsync(&region->base, source->size, device->pool, stream),
+                         "device memory");
     if (status != 0) {
         cuda_fence_drop(backend, fence);
         return status;

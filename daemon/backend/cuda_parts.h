@@ -31,7 +31,7 @@ struct cuda_device;
 /* A point in a stream, and what is to happen when the stream has got there. */
 struct cuda_fence {
     TAILQ_ENTRY(cuda_fence) link; /* its queue's, or the spare ones' */
-    cudaEvent_t begin;             /* ranges only: when the range's turn on the stream came */
+    cudaEvent_t begin;            /* ranges only: when the range's turn on the stream came */
     cudaEvent_t end;
     uint64_t due_ns; /* when it is expected, by uv_hrtime() */
     bool brief;      /* it will not be long: worth polling for */
@@ -141,7 +141,7 @@ struct cuda_handle {
     void *base;         /* of memory: the allocation, and its bytes */
     size_t size;
     cudaEvent_t event;
-    struct fad_op op;                              /* the worker's, that opens it */
+    struct fad_op op;                             /* the worker's, that opens it */
     STAILQ_HEAD(cuda_handle_waits, fad_op) waits; /* for its opening */
 };
 
@@ -225,7 +225,7 @@ struct cuda_backend {
     struct cuda_device parts[FAD_DEVICES_MAX];
     uint32_t device_count;
     struct cuda_driver driver;
-    bool lost; /* atomic */
+    bool lost;               /* atomic */
     struct cuda_queues busy; /* with fences */
     uint32_t brief;          /* fences under way that are */
     struct cuda_fences spare;
@@ -235,9 +235,9 @@ struct cuda_backend {
     struct fad_worker closer; /* gives host memory back */
     bool closer_started;
     STAILQ_HEAD(cuda_event_waits, fad_op) event_waits; /* for events that are open */
-    uint64_t event_spin_ns; /* until when they are worth polling for */
-    uv_timer_t event_timer; /* and from then on */
-    uint32_t handles;       /* of the loop's that are open: the timer, the waiter's */
+    uint64_t event_spin_ns;                            /* until when they are worth polling for */
+    uv_timer_t event_timer;                            /* and from then on */
+    uint32_t handles; /* of the loop's that are open: the timer, the waiter's */
 };
 
 static inline struct cuda_backend *cuda_backend_of(struct fad_backend *backend)

@@ -12,10 +12,11 @@
 
 void cuda_use(const struct cuda_device *device)
 {
-    int now;
+    static _Thread_local int current = -1;
 
-    if (cudaGetDevice(&now) != cudaSuccess || now != device->ordinal)
+    if (current != device->ordinal)
         (void)cudaSetDevice(device->ordinal);
+    current = device->ordinal;
 }
 
 bool cuda_is_lost(const struct cuda_backend *backend)

@@ -9,8 +9,7 @@ static void on_reached(struct cuda_backend *backend, struct cuda_fence *fence, i
     float milliseconds = 0;
 
     range->op.finished_ns = uv_hrtime();
-    if (status == 0 &&
-        cudaEventElapsedTime(&milliseconds, fence->begin, fence->end) != cudaSuccess)
+    if (status == 0 && cudaEventElapsedTime(&milliseconds, fence->begin, fence->end) != cudaSuccess)
         milliseconds = 0;
     range->op.started_ns = range->op.finished_ns - (uint64_t)(milliseconds * 1e6);
     cuda_complete(backend, &range->op, status != 0 ? status : range->op.status, range->op.text);
@@ -25,10 +24,9 @@ static int launch(struct cuda_device *device, struct fad_range_op *range, cudaSt
     range->launch.stream = stream;
     range->launch.scratch = NULL;
     if (scratch > 0) {
-        const int r = cuda_status(device,
-                                  cudaMallocFromPoolAsync(&range->launch.scratch, scratch,
-                                                          device->pool, stream),
-                                  "memory for a kernel's scratch");
+        const int r = cuda_status(
+            device, cudaMallocFromPoolAsync(&range->launch.scratch, scratch, device->pool, stream),
+            "memory for a kernel's scratch");
         if (r != 0)
             return r;
     }

@@ -8,8 +8,8 @@
 
 bool fad_extents_init(struct fad_extents *extents, uint64_t size)
 {
-    *extents = (struct fad_extents){.free = calloc(ROOM_FIRST, sizeof *extents->free),
-                                    .room = ROOM_FIRST};
+    *extents =
+        (struct fad_extents){.free = calloc(ROOM_FIRST, sizeof *extents->free), .room = ROOM_FIRST};
     if (!extents->free)
         return false;
     extents->free[0] = (struct fad_extent){0, size};
@@ -41,8 +41,7 @@ static bool make_room(struct fad_extents *extents)
 static void remove_at(struct fad_extents *extents, size_t i)
 {
     extents->count--;
-    memmove(&extents->free[i], &extents->free[i + 1],
-            (extents->count - i) * sizeof *extents->free);
+    memmove(&extents->free[i], &extents->free[i + 1], (extents->count - i) * sizeof *extents->free);
 }
 
 bool fad_extents_take(struct fad_extents *extents, uint64_t size, uint64_t *offset)

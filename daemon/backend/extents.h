@@ -9,9 +9,9 @@
 struct fad_extents {
     struct fad_extent {
         uint64_t offset, size;
-    } * free;             /* in the order of their offsets; no two touch */
-    size_t count, room;   /* extents in it, and that fit */
-    size_t taken;         /* parts that are not free */
+    } * free;           /* in the order of their offsets; no two touch */
+    size_t count, room; /* extents in it, and that fit */
+    size_t taken;       /* parts that are not free */
 };
 
 /* All of size bytes are free. False: no memory. */

@@ -16,6 +16,7 @@ static void on_poll(uv_idle_t *poll)
 {
     struct fad_engine *engine = fad_container_of(poll, struct fad_engine, poll);
 
+    fad_completions_watch(&engine->completions);
     if (!engine->backend->ops->poll(engine->backend))
         uv_idle_stop(poll);
     fad_completions_drain(&engine->completions);
