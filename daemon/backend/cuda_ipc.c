@@ -155,16 +155,13 @@ static struct cuda_handle *find(const struct cuda_device *device, bool is_event,
 /* Closes the handle that has been idle longest. False: all are in use. */
 static bool make_room(struct cuda_device *device)
 {
-    struct cuda_handle *handle;
+    struct cuda_handle *handle = TAILQ_LAST(&device->handles, cuda_handles);
 
-    TAILQ_FOREACH_REVERSE(handle, &device->handles, cuda_handles, link)
-    {
-        if (handle->uses > 0)
-            continue;
+    while (handle && handle->uses > 0)
+        handle = TAILQ_PREV(handle, cuda_handles, link);
+    if (handle)
         close_handle(handle, NULL);
-        return true;
-    }
-    return false;
+    return handle != NULL;
 }
 
 void cuda_handle_unuse(struct cuda_handle *handle)
