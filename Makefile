@@ -130,8 +130,7 @@ release: deps
 
 run: deps
 	@$(MAKE) build
-	@echo 'fad: $(if $(NO_CUDA),built for the CPU only ($(NO_CUDA)),CUDA kernels built; this \
-	version'"'"'s daemon serves on the CPU (make check-gpu runs them))'
+	@echo 'fad: $(if $(NO_CUDA),built for the CPU only ($(NO_CUDA)),built with CUDA)'
 	$(B)/fa-cli run --spawn --version v4 --shape 4,12,2048,64 --check
 
 check: deps
