@@ -71,8 +71,8 @@ static void finish(struct fad_job *job)
         struct fad_job_region *region = &job->regions[i];
         int status;
 
-        if (region->region.source.fd >= 0)
-            fad_discard_fd(job->pending.connection, region->region.source.fd); /* never opened */
+        if (!region->given && region->region.source.fd >= 0)
+            fad_discard_fd(job->pending.connection, region->region.source.fd);
         if (!region->open)
             continue;
         region->op.done = on_closed;
@@ -292,7 +292,7 @@ static void open_region(struct fad_job_region *region)
     region->op.done = on_opened;
     status = backend->ops->region_open(backend, &region->region, &region->op);
     if (status == 0) {
-        region->region.source.fd = -1; /* the backend has taken it */
+        region->given = true;
         job->calls++;
         fad_engine_taken(job->engine);
     } else {

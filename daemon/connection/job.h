@@ -33,6 +33,7 @@ struct fad_job_region {
     struct fad_op op;
     struct fad_job *job;
     struct fad_region region;
+    bool given; /* to the backend, and with it the descriptor */
     bool open;
 };
 

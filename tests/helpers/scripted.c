@@ -119,10 +119,9 @@ static void open_region(struct fad_region *region, struct fad_op *op)
         region->size = source->size;
     } else {
         region->size = source->kind == FAD_REGION_IPC ? scripted.ipc_size : source->size;
-        region->base = calloc(1, region->size);
+        region->base = aligned_alloc(64, (region->size + 63) / 64 * 64);
         ck_assert_ptr_nonnull(region->base);
-        if (source->uncleared)
-            memset(region->base, SCRIPTED_POISON, region->size);
+        memset(region->base, source->uncleared ? SCRIPTED_POISON : 0, region->size);
     }
     op->status = 0;
     assert(scripted.open_regions < 64);
