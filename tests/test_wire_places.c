@@ -127,7 +127,7 @@ REFUSES_IPC(ipc_offset_not_a_multiple_of_4, FA_INVALID_ARGUMENT, "k.cuda_ipc.off
 REFUSES_IPC(ipc_event_of_63_bytes, FA_INVALID_ARGUMENT, "k.cuda_ipc.event",
             f.ipc[FAD_K].has_event = true;
             f.ipc[FAD_K].event = f.ipc[FAD_K].handle; f.ipc[FAD_K].event.len = 63)
-REFUSES_IPC(ipc_event_is_unimplemented, FA_UNIMPLEMENTED, "k.cuda_ipc.event",
+REFUSES_IPC(ipc_event_is_unimplemented, FA_UNIMPLEMENTED, "k.cuda_ipc",
             f.ipc[FAD_K].has_event = true;
             f.ipc[FAD_K].event = f.ipc[FAD_K].handle)
 

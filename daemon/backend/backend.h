@@ -70,7 +70,7 @@ struct fad_region_source {
     uint32_t device;
     int fd;        /* MEMFD: checked (memfd.h); region_open takes and closes it when it returns 0 */
     bool fixed;    /* MEMFD: its file can grow no more */
-    bool writable; /* MEMFD */
+    bool writable; /* MEMFD; of IPC only its requests are held to it, not the driver */
     uint64_t size; /* MEMFD, OWNED: bytes */
     bool uncleared;     /* OWNED: any bytes may be in it, also another client's; else all zeroes */
     uint8_t handle[64]; /* IPC: cudaIpcMemHandle_t */

@@ -1,6 +1,7 @@
 #include "daemon/backend/cpu.h"
 
 #include "daemon/backend/host.h"
+#include "daemon/backend/layout.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -132,13 +133,9 @@ static int cpu_launch_range(struct fad_backend *backend, struct fad_range_op *ra
 static bool run_copy(struct fad_op *op, void *scratch)
 {
     struct fad_copy *copy = op->subject;
-    const size_t size = copy->size < PIECE ? copy->size : PIECE;
 
     (void)scratch;
-    memcpy(copy->to, copy->from, size);
-    copy->to = (char *)copy->to + size;
-    copy->from = (const char *)copy->from + size;
-    copy->size -= size;
+    fad_copy_step(copy, copy->size < PIECE ? copy->size : PIECE);
     return copy->size > 0;
 }
 
