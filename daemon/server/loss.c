@@ -95,22 +95,21 @@ void fad_loss_note(struct fad_server *server, int error)
 
 void fad_loss_begin(struct fad_server *server)
 {
-    const struct fad_loss *loss = &server->loss;
     const struct fad_backend *backend = server->engine.backend;
-    const char *text = server->engine.completions.text;
-    const uint64_t jobs = server->account.used.of[FAD_JOBS];
+    struct fad_loss *loss = &server->loss;
 
     if (server->phase != FAD_SERVING && server->phase != FAD_DRAINING)
         return;
-    fad_log(FAD_LOG_ERROR,
-            "the device is lost (%s, %s): %s%s%s; %" PRIu64 " request%s in flight",
-            backend->devices[0].name, backend->ops->name, text ? text : "",
-            text ? ", " : "", uv_strerror(loss->error), jobs, plural(jobs));
     if (server->phase == FAD_SERVING) {
         uv_poll_stop(&server->accept_poll);
         server->accepting = false;
     }
     server->phase = FAD_LOST;
+    fad_engine_drain(&server->engine); /* what it says may say why */
+    loss->text = server->engine.completions.text;
+    fad_log(FAD_LOG_ERROR, "the device is lost (%s, %s): %s%s%s", backend->devices[0].name,
+            backend->ops->name, loss->text ? loss->text : "", loss->text ? ": " : "",
+            uv_strerror(loss->error));
     for_each(server, fad_connection_lose);
     uv_timer_start(&server->stop_timer, on_look, LOOK_MS, LOOK_MS);
 }
@@ -127,6 +126,8 @@ enum fad_end fad_loss_conclude(struct fad_server *server)
         end = FAD_END_STOPPED;
     server->stuck = true; /* the backend is left as it is */
     fad_log_say_held();
+    if (!loss->text && server->engine.completions.text)
+        fad_log(FAD_LOG_ERROR, "the device was lost by: %s", server->engine.completions.text);
     fad_log(FAD_LOG_ERROR, "%" PRIu64 " request%s answered DEVICE_LOST, within %" PRIu64 " ms: %s",
             answered, plural(answered), since_ms(loss->losses.recent[0]),
             end == FAD_END_LOST ? "starting anew" : "not starting anew");
@@ -138,11 +139,11 @@ enum fad_end fad_loss_conclude(struct fad_server *server)
 
 void fad_loss_hand_over(struct fad_server *server, struct fad_handover *handover)
 {
-    *handover = (struct fad_handover){.listener = server->listener.handle,
-                                      .counters = fad_carried_write(&server->statistics,
-                                                                    &server->users),
-                                      .next_connection = server->next_number,
-                                      .losses = server->loss.losses};
+    *handover =
+        (struct fad_handover){.listener = server->listener.handle,
+                              .counters = fad_carried_write(&server->statistics, &server->users),
+                              .next_connection = server->next_number,
+                              .losses = server->loss.losses};
     snprintf(handover->backend, sizeof handover->backend, "%s", server->engine.backend->ops->name);
     if (handover->counters < 0) {
         fad_log(FAD_LOG_ERROR, "the statistics start from zero: %s",

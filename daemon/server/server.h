@@ -22,7 +22,8 @@ enum fad_end {
 
 /* Of the device, as far as there was one (loss.h). */
 struct fad_loss {
-    int error; /* what the backend said; 0: the device is there */
+    int error;        /* what the backend said; 0: the device is there */
+    const char *text; /* what it said of it in the log; NULL: nothing */
     bool too_many;
     bool closing; /* all is answered, or there is no more time for it */
     uint64_t closing_ns;
