@@ -1,5 +1,5 @@
-/* carried.h: the counts that a daemon which starts anew hands on, in a memfd, to the program that it
- * executes in its own place: the statistics, the uids' tallies, and the log's. */
+/* carried.h: the counts that a daemon which starts anew hands on, in a memfd, to the program that
+ * it executes in its own place: the statistics, the uids' tallies, and the log's. */
 #ifndef FAD_CARRIED_H
 #define FAD_CARRIED_H
 

@@ -76,7 +76,7 @@ int fad_program(int argc, char *argv[],
     if (options.quiet)
         fad_log_set_level(FAD_LOG_ERROR);
     fad_handover_take(&handover);
-    /* Clients of a GPU's are not to find themselves on a CPU: what it was it is again, or nothing. */
+    /* Clients of a GPU's are not to find themselves on a CPU: what it was it is again, or none. */
     backend = backend_named(handover.taken ? handover.backend : options.backend);
     if (!backend) {
         fad_log(FAD_LOG_ERROR, "cannot start: there is no backend '%s'", handover.backend);

@@ -72,7 +72,7 @@ enum fad_end fad_server_run(struct fad_server *server);
 /* After run has returned. Asserts that nothing is left, unless it got stuck. */
 void fad_server_deinit(struct fad_server *server);
 
-/* --- For stop.c and loss.c ------------------------------------------------------------------------- */
+/* --- For stop.c and loss.c ------------------------------------------------------------------- */
 
 /* Tells the service manager what has changed. */
 void fad_server_notify(struct fad_server *server);

@@ -35,15 +35,20 @@ static void feign(struct fad_op *op)
     op->text = "an illegal access was feigned";
 }
 
-static void on_done(struct fad_op *op)
+static struct call *find(const struct fad_op *op)
 {
     struct call *call;
 
     TAILQ_FOREACH (call, &faulty.calls, link)
         if (call->op == op)
-            break;
-    if (!call)
-        abort();
+            return call;
+    abort();
+}
+
+static void on_done(struct fad_op *op)
+{
+    struct call *call = find(op);
+
     op->done = call->done;
     TAILQ_REMOVE(&faulty.calls, call, link);
     free(call);
