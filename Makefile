@@ -164,7 +164,7 @@ check-all:
 	$(MAKE) lint
 
 .PHONY: tests
-tests: $(TESTS:%=$(B)/tests/%) $(B)/tests/readme_example $(B)/tests/proto_example.py
+tests: $(TESTS:%=$(B)/tests/%) $(B)/tests/fad-faulty $(B)/tests/readme_example $(B)/tests/proto_example.py
 
 deps:
 	@tests/install-deps build $(if $(NO_CUDA),,g++)
@@ -282,6 +282,11 @@ $(B)/tests/test_%: $(B)/tests/test_%.o $(call obj,$(HELPERS)) $(call obj,$(CLI_P
                    $(call obj,$(CLIENT)) $(B)/libfad.a $(B)/libfakernels.a
 	@$(if $(V),,echo '  LINK $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) $(CLI_LIBS) $(CHECK_LIBS)
+
+# fad with a backend that can be told to lose its device.
+$(B)/tests/fad-faulty: $(call obj,$(wildcard tests/faulty/*.c)) $(B)/libfad.a $(B)/libfakernels.a
+	@$(if $(V),,echo '  LINK $@')
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 # --- Tests for a GPU: built wherever nvcc is, run by tests/check-gpu ------------------------------
 

@@ -7,7 +7,9 @@
  *    on the loop thread, from the completion list (completions.h), never from inside the call; or
  *    they return a status, and done() is never called. done() finds the outcome in op->status.
  *  - A status is 0, an enum fa_status (> 0: one client's affair), or a negative errno (< 0: the
- *    daemon cannot go on). A lost device is one of the latter, whoever found it.
+ *    device is lost, whoever found it, and the daemon goes on only by starting anew). From then on
+ *    every call under way or to come ends so. A backend that finds it with nothing under way says
+ *    so by an op of its own.
  *  - What an op points to stays alive and in place until done(). */
 #ifndef FAD_BACKEND_H
 #define FAD_BACKEND_H

@@ -156,6 +156,8 @@ void fad_connection_refuse(struct fad_connection *connection, uint16_t type, uin
     message.status = (Fad__Status)error->status;
     message.field = error->field[0] ? (char *)error->field : NULL;
     message.text = (char *)error->text;
+    if (error->status == FA_DEVICE_LOST)
+        connection->service->statistics->lost++;
     fad_connection_reply(connection, type, id, &message, NULL, 0, NULL);
 }
 

@@ -25,8 +25,12 @@ static void on_poll(uv_idle_t *poll)
 
 static void on_drained(void *user)
 {
-    fad_engine_dispatch(user);
-    run_laters(user);
+    struct fad_engine *engine = user;
+
+    if (engine->completions.fatal < 0)
+        fad_engine_fatal(engine, engine->completions.fatal);
+    fad_engine_dispatch(engine);
+    run_laters(engine);
 }
 
 enum fa_status fad_engine_find_device(const struct fad_engine *engine, const uint8_t uuid[16],
