@@ -131,8 +131,7 @@ release: deps
 
 run: deps
 	@$(MAKE) build
-	@echo 'fad: $(if $(NO_CUDA),built for the CPU only ($(NO_CUDA)),CUDA kernels built; this \
-	version'"'"'s daemon serves on the CPU (make check-gpu runs them))'
+	@echo 'fad: $(if $(NO_CUDA),built for the CPU only ($(NO_CUDA)),built with CUDA)'
 	$(B)/fa-cli run --spawn --version v4 --shape 4,12,2048,64 --check
 
 check: deps
@@ -166,7 +165,8 @@ check-all:
 	$(MAKE) lint
 
 .PHONY: tests
-tests: $(TESTS:%=$(B)/tests/%) $(B)/tests/readme_example $(B)/tests/proto_example.py $(B)/tests/fad
+tests: $(TESTS:%=$(B)/tests/%) $(B)/tests/fad $(B)/tests/fad-faulty $(B)/tests/readme_example \
+       $(B)/tests/proto_example.py
 
 deps:
 	@tests/install-deps build $(if $(NO_CUDA),,g++)
@@ -289,6 +289,13 @@ $(B)/tests/fad: tests/fad-on-backend
 	@mkdir -p $(@D)
 	$(Q)install -m 755 $< $@
 
+# fad with a backend that can be told to lose its device, on a GPU as fault.cu does it.
+$(B)/tests/fad-faulty: $(call obj,$(wildcard tests/faulty/*.c)) \
+                       $(if $(NO_CUDA),,$(B)/tests/gpu/daemon/fault.o) $(B)/libfad.a \
+                       $(B)/libfakernels.a $(B)/cuda.config
+	@$(if $(V),,echo '  LINK $@')
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter-out %.config,$^) $(LIBS)
+
 # --- Tests for a GPU: built wherever nvcc is, run by tests/check-gpu ------------------------------
 
 # What is neither a test nor a program by itself is in all of them, but the recorder. The tests of kernels/ that run on
@@ -336,11 +343,6 @@ $(B)/gpu/daemon/exporter: $(B)/tests/gpu/daemon/exporter.o
 	@mkdir -p $(@D)
 	@$(if $(V),,echo '  LINK $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(CUDA_LIBS)
-
-# How it loses a GPU.
-ifeq ($(HAVE_CUDA),1)
-$(B)/tests/fad-faulty: $(B)/tests/gpu/daemon/fault.o
-endif
 
 # What they replace of the CUDA runtime.
 RECORDED := cudaLaunchKernel cudaMalloc cudaMallocAsync cudaStreamSynchronize cudaDeviceSynchronize

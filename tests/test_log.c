@@ -253,7 +253,7 @@ static void read_until(int fd, const char *words)
 START_TEST(full_log_does_not_stop_the_daemon)
 {
     char directory[64], path[96];
-    const char *argv[] = {test_program("fad"), "--socket", path, NULL};
+    const char *argv[] = {test_program("fad"), "--socket", path, "--backend", "cpu", NULL};
     struct test_process process;
     int ends[2], fd;
 

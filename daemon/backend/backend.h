@@ -7,7 +7,9 @@
  *    on the loop thread, from the completion list (completions.h), never from inside the call; or
  *    they return a status, and done() is never called. done() finds the outcome in op->status.
  *  - A status is 0, an enum fa_status (> 0: one client's affair), or a negative errno (< 0: the
- *    daemon cannot go on). A lost device is one of the latter, whoever found it.
+ *    device is lost, whoever found it, and the daemon goes on only by starting anew). From then on
+ *    every call under way or to come ends so. A backend that finds it with nothing under way says
+ *    so by an op of its own.
  *  - What an op points to stays alive and in place until done(). */
 #ifndef FAD_BACKEND_H
 #define FAD_BACKEND_H
@@ -70,11 +72,13 @@ struct fad_region_source {
     uint32_t device;
     int fd;        /* MEMFD: checked (memfd.h); region_open takes and closes it when it returns 0 */
     bool fixed;    /* MEMFD: its file can grow no more */
-    bool writable; /* MEMFD */
+    bool writable; /* MEMFD; of IPC only its requests are held to it, not the driver */
     uint64_t size; /* MEMFD, OWNED: bytes */
-    bool uncleared; /* OWNED: any bytes may be in it, also another client's; else all zeroes */
+    bool uncleared;     /* OWNED: any bytes may be in it, also another client's; else all zeroes */
     uint8_t handle[64]; /* IPC: cudaIpcMemHandle_t */
     uint64_t buffer_id; /* IPC: CU_POINTER_ATTRIBUTE_BUFFER_ID */
+    bool kept; /* IPC: it will likely be opened again soon, so that closing it may leave it mapped
+                  for some seconds */
 };
 
 /* Memory as the backend's kernels see it. */
@@ -105,6 +109,11 @@ struct fad_copy {
      * `to`. What lies between the pieces is neither read nor written. Alive until done(). */
     const struct fad_layout *layout;
     bool gathers;
+
+    /* The backend's own, from the call to done(): */
+    uint64_t given;  /* bytes that somebody copies or has copied */
+    uint32_t pieces; /* being copied */
+    int way;
 };
 
 /* A wait for a client's CUDA event: done() finds 0 when it has happened; FA_IPC_REFUSED when the
@@ -116,8 +125,6 @@ struct fad_event_wait {
     uint64_t until_ns;  /* on the clock of uv_hrtime(): then it ends with: */
     int late;           /* a status > 0 */
     bool given_up;      /* the caller sets it when nobody waits any more: it ends soon, anyhow */
-
-    uint64_t opened; /* the backend's own */
 };
 
 /* A range of a kernel's work on a stream. */
@@ -132,8 +139,9 @@ struct fad_range_op {
 
 struct fad_backend_config {
     uint32_t workers; /* CPU: streams; 0: one for each processor that this process may use */
-    const char *devices; /* CUDA: ordinals or UUIDs, separated by commas; NULL: all that can serve */
-    uint32_t streams;    /* CUDA: of each device, at least 1 */
+    const char
+        *devices;     /* CUDA: ordinals or UUIDs, separated by commas; NULL: all that can serve */
+    uint32_t streams; /* CUDA: of each device, at least 1 */
     uint64_t pinned_bytes; /* CUDA: of host_alloc's memory that is pinned, made at start */
 };
 

@@ -25,6 +25,9 @@ int fad_completions_init(struct fad_completions *completions, uv_loop_t *loop,
     completions->watched = false;
     completions->drained = drained;
     completions->user = user;
+    completions->fatal = 0;
+    completions->text = NULL;
+    completions->muted = false;
     return 0;
 }
 
@@ -70,22 +73,39 @@ static void wake_for_rest(struct fad_completions *completions)
         uv_async_send(&completions->wake);
 }
 
+static void note_failure(struct fad_completions *completions, const struct fad_op *op)
+{
+    if (op->status >= 0)
+        return;
+    if (completions->fatal == 0)
+        completions->fatal = op->status;
+    if (!completions->text)
+        completions->text = op->text;
+}
+
+void fad_completions_mute(struct fad_completions *completions)
+{
+    completions->muted = true;
+}
+
 void fad_completions_drain(struct fad_completions *completions)
 {
     struct fad_ops batch;
 
-    for (int i = 0; i < BATCHES_MAX; i++) {
+    for (int i = 0; i < BATCHES_MAX && !completions->muted; i++) {
         struct fad_op *op;
         if (!take(completions, &batch))
             return;
         while ((op = STAILQ_FIRST(&batch))) {
             STAILQ_REMOVE_HEAD(&batch, link);
+            note_failure(completions, op);
             op->done(op);
         }
         if (completions->drained)
             completions->drained(completions->user);
     }
-    wake_for_rest(completions);
+    if (!completions->muted)
+        wake_for_rest(completions);
 }
 
 void fad_completions_deinit(struct fad_completions *completions)

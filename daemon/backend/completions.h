@@ -14,6 +14,10 @@ struct fad_completions {
     bool watched;                     /* the loop thread will drain: no wake-up is needed */
     void (*drained)(void *user);
     void *user;
+    /* The loop thread's: */
+    int fatal;        /* the first status < 0 of an op; 0: none had one */
+    const char *text; /* the first text that came with one, static, or NULL */
+    bool muted;
 };
 
 /* Registers with the loop. drained (may be NULL) is called on the loop thread after each batch of
@@ -31,6 +35,9 @@ void fad_completions_watch(struct fad_completions *completions);
  * meanwhile: a few times at most, then the loop is woken for the rest. Loop thread; not from inside
  * done() or drained(). */
 void fad_completions_drain(struct fad_completions *completions);
+
+/* No done() is called any more, whatever finishes: for a daemon that does not wait for it. */
+void fad_completions_mute(struct fad_completions *completions);
 
 /* Closes the wake-up handle. The list must be empty. The memory may go once the loop has turned. */
 void fad_completions_deinit(struct fad_completions *completions);

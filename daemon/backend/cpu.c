@@ -1,32 +1,23 @@
 #include "daemon/backend/cpu.h"
 
-#include "daemon/backend/worker.h"
+#include "daemon/backend/host.h"
+#include "daemon/backend/layout.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 /* Scratch larger than this is given back after the range that needed it. */
 #define SCRATCH_KEPT ((size_t)16 << 20)
 
-/* Regions up to this size are unmapped on the loop thread: not memfds that may have grown since, of
- * which it may be the last mapping, so that their memory is freed. */
-#define UNMAP_AT_ONCE ((size_t)256 << 10)
-
 /* Copies up to this size are made on the loop thread. */
 #define COPY_AT_ONCE ((size_t)64 << 10)
 
-/* Larger copies and unmappings are done in pieces, each a fraction of a millisecond, so that one
- * client's long call lets the short ones of others pass. */
+/* Larger ones are made in pieces, each a fraction of a millisecond, so that one client's long copy
+ * lets the short ones of others pass. */
 #define PIECE ((size_t)1 << 20)
-
-/* From this size on, memory is asked for in huge pages: faulting in 75 MB of small ones costs more
- * than receiving the bytes. */
-#define HUGE_PAGE ((size_t)2 << 20)
 
 /* Ranges estimated to take no longer, over tensors that span no more, run on the loop thread:
  * handing one over and being woken by its end costs twice as much. Tensors that span more could
@@ -38,9 +29,6 @@
  * wrong hold it up. */
 #define AT_ONCE_PART      3u
 #define AT_ONCE_WINDOW_NS 1000000u
-
-/* Staging memory from this size on is freed by a worker: it takes milliseconds. */
-#define FREE_AT_ONCE ((size_t)1 << 20)
 
 struct cpu_backend {
     struct fad_backend base;
@@ -145,13 +133,9 @@ static int cpu_launch_range(struct fad_backend *backend, struct fad_range_op *ra
 static bool run_copy(struct fad_op *op, void *scratch)
 {
     struct fad_copy *copy = op->subject;
-    const size_t size = copy->size < PIECE ? copy->size : PIECE;
 
     (void)scratch;
-    memcpy(copy->to, copy->from, size);
-    copy->to = (char *)copy->to + size;
-    copy->from = (const char *)copy->from + size;
-    copy->size -= size;
+    fad_copy_step(copy, copy->size < PIECE ? copy->size : PIECE);
     return copy->size > 0;
 }
 
@@ -165,96 +149,35 @@ static int cpu_copy(struct fad_backend *backend, struct fad_copy *copy)
     return 0;
 }
 
-/* A kernel before 6.7 maps nothing MAP_SHARED that is sealed against writing, not even to read.
- * Pages of a private mapping that nobody writes to are the file's own. */
-static void *map_memfd(const struct fad_region_source *source)
-{
-    int protection = PROT_READ | (source->writable ? PROT_WRITE : 0);
-    void *base = mmap(NULL, source->size, protection, source->writable ? MAP_SHARED : MAP_PRIVATE,
-                      source->fd, 0);
-
-    if (base != MAP_FAILED)
-        close(source->fd); /* not the last reference */
-    return base;
-}
-
 static int cpu_region_open(struct fad_backend *backend, struct fad_region *region,
                            struct fad_op *op)
 {
-    const struct fad_region_source *source = &region->source;
+    int status;
 
-    assert(source->kind != FAD_REGION_IPC);
-    region->base =
-        source->kind == FAD_REGION_MEMFD
-            ? map_memfd(source)
-            : mmap(NULL, source->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (region->base == MAP_FAILED) /* anything but memory: a seal added since it was checked */
-        return errno == ENOMEM ? FA_RESOURCE_EXHAUSTED : FA_INVALID_ARGUMENT;
-    region->size = source->size;
+    assert(region->source.kind != FAD_REGION_IPC);
+    if ((status = fad_host_open(region)) != 0)
+        return status;
     fad_op_prepare(op, NULL, NULL);
     fad_completions_push(backend->completions, op);
     return 0;
 }
 
-static bool run_region_close(struct fad_op *op, void *scratch)
-{
-    struct fad_region *region = op->subject;
-    const size_t size = region->size < PIECE ? region->size : PIECE;
-
-    (void)scratch;
-    munmap(region->base, size);
-    region->base = (char *)region->base + size;
-    region->size -= size;
-    return region->size > 0;
-}
-
-/* Unmapping a large region takes milliseconds: not on the loop. A small one takes less than handing
- * it over. */
 static int cpu_region_close(struct fad_backend *backend, struct fad_region *region,
                             struct fad_op *op)
 {
-    fad_op_prepare(op, run_region_close, region);
-    if (region->size <= UNMAP_AT_ONCE &&
-        (region->source.kind != FAD_REGION_MEMFD || region->source.fixed))
-        fad_op_perform(op, NULL, backend->completions);
-    else
-        fad_worker_give(closer(backend), op);
+    fad_host_close(region, op, closer(backend));
     return 0;
 }
 
 static void *cpu_host_alloc(struct fad_backend *backend, size_t size)
 {
-    size_t align = size >= 2 * HUGE_PAGE ? HUGE_PAGE : 64;
-    void *memory;
-
     (void)backend;
-    if (size > SIZE_MAX - align)
-        return NULL;
-    size = (size + align - 1) / align * align;
-    memory = aligned_alloc(align, size ? size : align);
-    if (memory && align == HUGE_PAGE)
-        madvise(memory, size, MADV_HUGEPAGE); /* a hint: without it small pages serve */
-    return memory;
-}
-
-static bool run_free(struct fad_op *op, void *scratch)
-{
-    (void)scratch;
-    free(op); /* the memory itself */
-    return false;
+    return fad_host_alloc(size);
 }
 
 static void cpu_host_free(struct fad_backend *backend, void *memory, size_t size)
 {
-    struct fad_op *op = memory;
-
-    if (size < FREE_AT_ONCE) {
-        free(memory);
-        return;
-    }
-    *op = (struct fad_op){.done = NULL};
-    fad_op_prepare(op, run_free, NULL);
-    fad_worker_give(closer(backend), op);
+    fad_host_free(memory, size, closer(backend));
 }
 
 /* --- Begin and end --------------------------------------------------------------------------- */

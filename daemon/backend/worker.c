@@ -28,16 +28,20 @@ bool fad_op_perform(struct fad_op *op, struct fad_scratch *scratch,
     return false;
 }
 
-/* So much nicer than the loop thread a worker is, on Linux for itself alone: whoever waits for the
- * loop does not wait for a worker's time slice first. */
+/* What a worker adds to its niceness. */
 #define NICER 5
+
+void fad_worker_be_nice(void)
+{
+    (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + NICER);
+}
 
 static void worker_main(void *argument)
 {
     struct fad_worker *worker = argument;
     bool more;
 
-    (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + NICER);
+    fad_worker_be_nice();
     uv_mutex_lock(&worker->lock);
     for (;;) {
         struct fad_op *op = STAILQ_FIRST(&worker->ops);

@@ -31,6 +31,10 @@ void fad_op_prepare(struct fad_op *op, bool (*work)(struct fad_op *op, void *scr
 bool fad_op_perform(struct fad_op *op, struct fad_scratch *scratch,
                     struct fad_completions *completions);
 
+/* Makes the calling thread nicer than the loop's, on Linux alone: whoever waits for the loop does
+ * not wait for a worker's time slice first. */
+void fad_worker_be_nice(void);
+
 /* Starts it. 0 or a negative errno. */
 int fad_worker_begin(struct fad_worker *worker, struct fad_completions *completions);
 

@@ -1,7 +1,9 @@
 /* admit.c: from a checked request to a job: device, kernel, charge, memory. */
 #include "daemon/connection/job.h"
 
+#include "daemon/connection/events.h"
 #include "daemon/connection/region.h"
+#include "daemon/connection/staging.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,21 +12,12 @@
 /* A unit of work estimated to take longer is refused. */
 #define UNIT_SECONDS_MAX 0.25
 
-static enum fa_status find_ipc_device(const struct fad_engine *engine,
-                                      const struct fad_location *at, const char *name,
-                                      uint32_t *device, struct fa_error *error)
+/* Only memory of a device's fixes it: what is mapped here all of them can be given. */
+static bool fixes_device(const struct fad_engine *engine, const struct fad_location *at)
 {
-    char field[sizeof error->field];
-
-    snprintf(field, sizeof field, "%s.cuda_ipc", name);
-    if (!engine->backend->opens_ipc)
-        return fa_error_set(
-            error, FA_UNIMPLEMENTED, field,
-            "the %s backend opens no CUDA IPC handles; send the tensor inline, in a "
-            "memfd or in a region",
-            engine->backend->ops->name);
-    snprintf(field, sizeof field, "%s.cuda_ipc.device_uuid", name);
-    return fad_engine_find_device(engine, at->ipc.device_uuid, field, device, error);
+    return at->place == FAD_IPC ||
+           (at->place == FAD_REGION &&
+            !(engine->backend->separate && at->region->region.source.kind == FAD_REGION_MEMFD));
 }
 
 static enum fa_status find_device(const struct fad_engine *engine,
@@ -39,14 +32,14 @@ static enum fa_status find_device(const struct fad_engine *engine,
         char field[sizeof error->field];
         uint32_t here = 0;
 
-        if (at->place == FAD_IPC) {
-            if (find_ipc_device(engine, at, name, &here, error) != FA_OK)
-                return error->status;
-        } else if (at->place == FAD_REGION) {
-            here = at->region->region.source.device;
-        } else {
+        if (!fixes_device(engine, at))
             continue;
-        }
+        snprintf(field, sizeof field, "%s.cuda_ipc", name);
+        if (at->place == FAD_REGION)
+            here = at->region->region.source.device;
+        else if (fad_engine_find_ipc_device(engine, at->ipc.device_uuid, field, &here, error) !=
+                 FA_OK)
+            return error->status;
         if (fixed && here != *device) {
             snprintf(field, sizeof field, "%s.%s", name,
                      at->place == FAD_IPC ? "cuda_ipc.device_uuid" : "region");
@@ -89,15 +82,20 @@ static void add_region(struct fad_job *job, int tensor, const struct fad_region_
     job->region_of[tensor] = (int)job->region_count++;
 }
 
-/* The job's own memory, besides its clients'. */
-static void plan_state(struct fad_job *job, uint64_t size)
+/* The job's own memory on the device, besides its clients'. Its index; -1: it needs none. */
+static int plan_own(struct fad_job *job, uint64_t size, bool uncleared)
 {
     struct fad_job_region *region = &job->regions[job->region_count];
 
-    job->state_region = size > 0 ? (int)job->region_count++ : -1;
+    if (size == 0)
+        return -1;
     region->job = job;
-    region->region.source = (struct fad_region_source){
-        .kind = FAD_REGION_OWNED, .device = job->device, .fd = -1, .size = size};
+    region->region.source = (struct fad_region_source){.kind = FAD_REGION_OWNED,
+                                                       .device = job->device,
+                                                       .fd = -1,
+                                                       .size = size,
+                                                       .uncleared = uncleared};
+    return (int)job->region_count++;
 }
 
 static void plan_regions(struct fad_job *job, const struct fad_memfd *memfd)
@@ -136,13 +134,16 @@ static enum fa_status charge(struct fad_job *job, uint64_t memfd_size, struct fa
 {
     const bool runs = job->choice.kernel->units(&job->request.problem) > 0;
     const uint64_t state = runs ? job->choice.kernel->state(&job->request.problem) : 0;
+    const uint64_t image = fad_staging_size(job);
     uint64_t staged = runs ? scratch_size(job) : 0;
 
     if (__builtin_add_overflow(staged, state, &staged) ||
+        __builtin_add_overflow(staged, image, &staged) ||
         __builtin_add_overflow(staged, job->payload_size, &staged) ||
         __builtin_add_overflow(staged, job->request.output_size, &staged))
         staged = UINT64_MAX;
-    plan_state(job, state);
+    job->state_region = plan_own(job, state, false);
+    job->image_region = plan_own(job, image, true);
     job->charge.of[FAD_JOBS] = 1;
     job->charge.of[FAD_STAGED] = staged;
     job->charge.of[FAD_MAPPED] = memfd_size;
@@ -211,15 +212,17 @@ enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
     job->device = device;
     job->choice = *choice;
     job->payload_size = payload_size;
-    if (charge(job, memfd->size, error) != FA_OK) {
-        free(job);
-        return error->status;
+    if (!fad_staging_plan(job) || !fad_events_plan(job)) {
+        fa_error_set(error, FA_RESOURCE_EXHAUSTED, "", "the system gives no memory");
+        goto fail;
     }
+    if (charge(job, memfd->size, error) != FA_OK)
+        goto fail;
     if (!allocate(job)) {
         fad_account_release(account, &job->charge);
-        free(job);
-        return fa_error_set(error, FA_RESOURCE_EXHAUSTED, "",
-                            "the system gives no memory for payload and output");
+        fa_error_set(error, FA_RESOURCE_EXHAUSTED, "",
+                     "the system gives no memory for payload and output");
+        goto fail;
     }
     plan_regions(job, memfd);
     for (int t = 0; t < FAD_TENSORS; t++)
@@ -227,4 +230,9 @@ enum fa_status fad_job_new(struct fad_job **out, struct fad_engine *engine,
             fad_region_use(request->at[t].region);
     *out = job;
     return FA_OK;
+fail:
+    free(job->staging);
+    free(job->events);
+    free(job);
+    return error->status;
 }

@@ -9,28 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool is_output(enum fad_tensor tensor)
-{
-    return tensor == FAD_O || tensor == FAD_LSE;
-}
-
-static struct fa_extents extents(const struct fa_problem *problem, enum fad_tensor tensor)
-{
-    switch (tensor) {
-    case FAD_K:
-    case FAD_V:
-        return fa_kv_extents(problem);
-    case FAD_LSE:
-        return fa_lse_extents(problem);
-    default:
-        return fa_q_extents(problem);
-    }
-}
-
 static enum fa_status check_span(struct fad_request *request, enum fad_tensor tensor,
                                  struct fa_error *error)
 {
-    const struct fa_extents size = extents(&request->problem, tensor);
+    const struct fa_extents size = fad_tensor_extents(&request->problem, tensor);
     const struct fa_strides strides = *fad_tensor_strides(&request->problem, tensor);
     const char *name = fad_tensor_name(tensor);
     uint64_t elements;
@@ -38,11 +20,10 @@ static enum fa_status check_span(struct fad_request *request, enum fad_tensor te
     if (!fa_span(size, strides, &elements))
         return fa_error_set(error, FA_INVALID_ARGUMENT, name,
                             "its extents and strides reach beyond any memory");
-    if (is_output(tensor) && !fa_strides_nest(size, strides))
+    if (fad_tensor_is_output(tensor) && !fa_strides_nest(size, strides))
         return fa_error_set(error, FA_INVALID_ARGUMENT, name,
                             "an output's strides must not let two elements share a place");
-    request->at[tensor].span =
-        elements * (tensor == FAD_LSE ? sizeof(float) : fa_dtype_bytes(request->problem.dtype));
+    request->at[tensor].span = elements * fad_tensor_element(&request->problem, tensor);
     return FA_OK;
 }
 
@@ -93,7 +74,7 @@ static enum fa_status check_region(const struct fad_location *at, enum fad_tenso
     const struct fad_region *region = &at->region->region;
     char field[sizeof error->field];
 
-    if (is_output(tensor) && !at->region->writable) {
+    if (fad_tensor_is_output(tensor) && !at->region->writable) {
         snprintf(field, sizeof field, "%s.region", fad_tensor_name(tensor));
         return fa_error_set(error, FA_INVALID_ARGUMENT, field,
                             "an output lies in it, but it was registered without writable");
@@ -108,13 +89,35 @@ static enum fa_status check_region(const struct fad_location *at, enum fad_tenso
     return FA_OK;
 }
 
+/* The allocation on a GPU that a tensor lies in, whether by its handle or in a region of it. */
+struct allocation {
+    const uint8_t *handle; /* NULL: in none */
+    uint64_t buffer_id;
+};
+
+static struct allocation allocation_of(const struct fad_location *at)
+{
+    const struct fad_region_source *source;
+
+    if (at->place == FAD_IPC)
+        return (struct allocation){at->ipc.handle, at->ipc.buffer_id};
+    if (at->place != FAD_REGION || at->region->region.source.kind != FAD_REGION_IPC)
+        return (struct allocation){NULL, 0};
+    source = &at->region->region.source;
+    return (struct allocation){source->handle, source->buffer_id};
+}
+
+/* In all of these an offset counts from the memory's start. */
 static bool same_memory(const struct fad_location *a, const struct fad_location *b)
 {
-    if (a->place != b->place || a->place == FAD_NOWHERE || a->place == FAD_INLINE)
-        return false; /* inline outputs have a buffer of their own */
-    if (a->place == FAD_REGION)
-        return a->region == b->region;
-    return a->place == FAD_MEMFD || memcmp(&a->ipc, &b->ipc, sizeof a->ipc) == 0;
+    const struct allocation at_a = allocation_of(a), at_b = allocation_of(b);
+
+    if (at_a.handle && at_b.handle)
+        return at_a.buffer_id == at_b.buffer_id &&
+               memcmp(at_a.handle, at_b.handle, sizeof a->ipc.handle) == 0;
+    if (a->place != b->place)
+        return false;
+    return a->place == FAD_REGION ? a->region == b->region : a->place == FAD_MEMFD;
 }
 
 static enum fa_status check_apart(const struct fad_request *request, enum fad_tensor output,
@@ -164,7 +167,7 @@ enum fa_status fad_request_check(struct fad_request *request, uint64_t payload_l
             continue;
         if ((status = check_span(request, (enum fad_tensor)t, error)) != FA_OK)
             return status;
-        if (at->place == FAD_INLINE && !is_output((enum fad_tensor)t))
+        if (at->place == FAD_INLINE && !fad_tensor_is_output((enum fad_tensor)t))
             status = check_inline(at, name, payload_length, error);
         else if (at->place == FAD_MEMFD)
             status = check_memfd(at, name, memfd_size, error);

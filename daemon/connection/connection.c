@@ -156,6 +156,8 @@ void fad_connection_refuse(struct fad_connection *connection, uint16_t type, uin
     message.status = (Fad__Status)error->status;
     message.field = error->field[0] ? (char *)error->field : NULL;
     message.text = (char *)error->text;
+    if (error->status == FA_DEVICE_LOST)
+        connection->service->statistics->lost++;
     fad_connection_reply(connection, type, id, &message, NULL, 0, NULL);
 }
 
@@ -203,8 +205,17 @@ static void frame_ended(struct fad_connection *connection)
 {
     struct fad_pending *pending = connection->receiving;
     connection->receiving = NULL;
-    if (pending && pending->received)
+    if (pending && pending->received && !pending->abandoned)
         pending->received(pending);
+}
+
+/* A frame's payload is there in part. */
+static void note_progress(const struct fad_connection *connection)
+{
+    struct fad_pending *pending = connection->receiving;
+
+    if (pending && pending->progress && !pending->abandoned)
+        pending->progress(pending, fad_reader_payload_there(&connection->reader));
 }
 
 /* The id of the frame at which the stream broke; 0 when its request has had its one reply. */
@@ -224,6 +235,7 @@ static void take_frames(struct fad_connection *connection, uint64_t turn_ends_ns
     while (!paused(connection) && connection->header_ns < turn_ends_ns) {
         switch (fad_reader_next(&connection->reader, &message, &error)) {
         case FAD_READER_NOTHING:
+            note_progress(connection);
             return;
         case FAD_READER_MESSAGE:
             connection->header_ns = uv_hrtime();

@@ -34,6 +34,7 @@ struct fad_service {
     struct fad_statistics *statistics;
     uint64_t payload_max; /* bytes of one frame */
     bool stopping;        /* no request is taken any more */
+    bool lost;            /* nor then: the device is lost */
     uint64_t stall_ns;    /* without progress in a frame or with unsent replies: closed */
     /* A connection begins to close: it is to leave the server's list. And then: it was freed. */
     void (*on_closing)(void *user, struct fad_connection *connection);
@@ -112,6 +113,18 @@ void fad_connection_expel_if_idle(struct fad_connection *connection);
 /* Takes nothing more and abandons its jobs with SHUTTING_DOWN. When all are answered, the last word
  * goes out and it closes. */
 void fad_connection_abandon(struct fad_connection *connection);
+
+/* --- When the device is lost (drain.c); the service must say so ------------------------------- */
+
+/* Abandons its jobs with DEVICE_LOST. What it still sends is answered so, too. */
+void fad_connection_lose(struct fad_connection *connection);
+
+/* Answers what is still in flight DEVICE_LOST, although the backend does not let go of it. No
+ * completion may be heard any more (fad_completions_mute). */
+void fad_connection_answer_lost(struct fad_connection *connection);
+
+/* Nothing is in flight, left to be sent, or there to be read. */
+bool fad_connection_is_quiet(const struct fad_connection *connection);
 
 /* --- For the handlers (handlers.h) ----------------------------------------------------------- */
 

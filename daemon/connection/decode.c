@@ -1,8 +1,7 @@
 /* decode.c: from a Forward message to a plain request. The only place that reads protobuf fields of
  * one. */
-#include "daemon/connection/request.h"
+#include "daemon/connection/decode.h"
 
-#include "fad.pb-c.h"
 #include "proto/fa_arena.h"
 
 #include <stdio.h>
@@ -21,6 +20,24 @@ struct fa_strides *fad_tensor_strides(struct fa_problem *problem, enum fad_tenso
     return strides[tensor];
 }
 
+struct fa_extents fad_tensor_extents(const struct fa_problem *problem, enum fad_tensor tensor)
+{
+    switch (tensor) {
+    case FAD_K:
+    case FAD_V:
+        return fa_kv_extents(problem);
+    case FAD_LSE:
+        return fa_lse_extents(problem);
+    default:
+        return fa_q_extents(problem);
+    }
+}
+
+uint64_t fad_tensor_element(const struct fa_problem *problem, enum fad_tensor tensor)
+{
+    return tensor == FAD_LSE ? sizeof(float) : fa_dtype_bytes(problem->dtype);
+}
+
 static enum fa_status refuse(struct fa_error *error, enum fad_tensor tensor, const char *field,
                              const char *text)
 {
@@ -33,7 +50,7 @@ static enum fa_status decode_inline(const Fad__InlineLocation *in, enum fad_tens
                                     struct fad_location *out, struct fa_error *error)
 {
     out->place = FAD_INLINE;
-    if (tensor == FAD_O || tensor == FAD_LSE) {
+    if (fad_tensor_is_output(tensor)) {
         if (in->has_offset || in->has_length)
             return refuse(error, tensor, "inline_bytes",
                           "an inline output has no offset or length: it comes back in the reply");
@@ -77,30 +94,47 @@ static enum fa_status decode_region(const Fad__RegionLocation *in, enum fad_tens
     return FA_OK;
 }
 
+static enum fa_status refuse_ipc(struct fa_error *error, const char *field, const char *of_it,
+                                 const char *text)
+{
+    char path[sizeof error->field];
+    snprintf(path, sizeof path, "%s.%s", field, of_it);
+    return fa_error_set(error, FA_INVALID_ARGUMENT, path, "%s", text);
+}
+
+enum fa_status fad_ipc_decode(const Fad__CudaIpcLocation *in, const char *field,
+                              struct fad_ipc *out, struct fa_error *error)
+{
+    if (!in->has_handle || in->handle.len != sizeof out->handle)
+        return refuse_ipc(error, field, "handle", "must have 64 bytes (cudaIpcMemHandle_t)");
+    if (!in->has_buffer_id)
+        return refuse_ipc(error, field, "buffer_id", "missing");
+    if (!in->has_device_uuid || in->device_uuid.len != sizeof out->device_uuid)
+        return refuse_ipc(error, field, "device_uuid", "must have 16 bytes");
+    if (in->has_event && in->event.len != sizeof out->event)
+        return refuse_ipc(error, field, "event", "must have 64 bytes (cudaIpcEventHandle_t)");
+    memcpy(out->handle, in->handle.data, sizeof out->handle);
+    memcpy(out->device_uuid, in->device_uuid.data, sizeof out->device_uuid);
+    out->buffer_id = in->buffer_id;
+    out->has_event = in->has_event;
+    if (in->has_event)
+        memcpy(out->event, in->event.data, sizeof out->event);
+    return FA_OK;
+}
+
 static enum fa_status decode_ipc(const Fad__CudaIpcLocation *in, enum fad_tensor tensor,
                                  struct fad_location *out, struct fa_error *error)
 {
+    char field[sizeof error->field];
+
     out->place = FAD_IPC;
-    if (!in->has_handle || in->handle.len != sizeof out->ipc.handle)
-        return refuse(error, tensor, "cuda_ipc.handle", "must have 64 bytes (cudaIpcMemHandle_t)");
-    if (!in->has_buffer_id)
-        return refuse(error, tensor, "cuda_ipc.buffer_id", "missing");
-    if (!in->has_device_uuid || in->device_uuid.len != sizeof out->ipc.device_uuid)
-        return refuse(error, tensor, "cuda_ipc.device_uuid", "must have 16 bytes");
+    snprintf(field, sizeof field, "%s.cuda_ipc", fad_tensor_name(tensor));
+    if (fad_ipc_decode(in, field, &out->ipc, error) != FA_OK)
+        return error->status;
     if (!in->has_offset)
         return refuse(error, tensor, "cuda_ipc.offset", "missing");
     if (in->offset % 4 != 0)
         return refuse(error, tensor, "cuda_ipc.offset", "not a multiple of 4");
-    if (in->has_event && in->event.len != 64)
-        return refuse(error, tensor, "cuda_ipc.event", "must have 64 bytes (cudaIpcEventHandle_t)");
-    if (in->has_event) {
-        refuse(error, tensor, "cuda_ipc.event",
-               "events are not served yet; synchronise before sending");
-        return error->status = FA_UNIMPLEMENTED;
-    }
-    memcpy(out->ipc.handle, in->handle.data, sizeof out->ipc.handle);
-    memcpy(out->ipc.device_uuid, in->device_uuid.data, sizeof out->ipc.device_uuid);
-    out->ipc.buffer_id = in->buffer_id;
     out->offset = in->offset;
     return FA_OK;
 }
@@ -125,7 +159,7 @@ static enum fa_status decode_strides(const Fad__Tensor *in, enum fad_tensor tens
         if (steps[i].value < 0)
             return refuse(error, tensor, steps[i].name, "negative");
     }
-    if (in->inline_bytes && (tensor == FAD_O || tensor == FAD_LSE))
+    if (in->inline_bytes && fad_tensor_is_output(tensor))
         return refuse(error, tensor, "stride_batch", "an inline output comes back packed");
     *out = (struct fa_strides){in->stride_batch, in->stride_head, in->stride_row};
     return FA_OK;

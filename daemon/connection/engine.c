@@ -1,5 +1,6 @@
 #include "daemon/connection/engine.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void run_laters(struct fad_engine *engine)
@@ -16,6 +17,7 @@ static void on_poll(uv_idle_t *poll)
 {
     struct fad_engine *engine = fad_container_of(poll, struct fad_engine, poll);
 
+    fad_completions_watch(&engine->completions);
     if (!engine->backend->ops->poll(engine->backend))
         uv_idle_stop(poll);
     fad_completions_drain(&engine->completions);
@@ -23,8 +25,12 @@ static void on_poll(uv_idle_t *poll)
 
 static void on_drained(void *user)
 {
-    fad_engine_dispatch(user);
-    run_laters(user);
+    struct fad_engine *engine = user;
+
+    if (engine->completions.fatal < 0)
+        fad_engine_fatal(engine, engine->completions.fatal);
+    fad_engine_dispatch(engine);
+    run_laters(engine);
 }
 
 enum fa_status fad_engine_find_device(const struct fad_engine *engine, const uint8_t uuid[16],
@@ -37,6 +43,21 @@ enum fa_status fad_engine_find_device(const struct fad_engine *engine, const uin
             return FA_OK;
     return fa_error_set(error, FA_NOT_FOUND, field,
                         "it names none of this daemon's devices (fa-cli info lists them)");
+}
+
+enum fa_status fad_engine_find_ipc_device(const struct fad_engine *engine, const uint8_t uuid[16],
+                                          const char *field, uint32_t *device,
+                                          struct fa_error *error)
+{
+    char of_device[sizeof error->field];
+
+    if (!engine->backend->opens_ipc)
+        return fa_error_set(error, FA_UNIMPLEMENTED, field,
+                            "the %s backend opens no CUDA IPC handles; send the tensor inline, in "
+                            "a memfd or in a region",
+                            engine->backend->ops->name);
+    snprintf(of_device, sizeof of_device, "%s.device_uuid", field);
+    return fad_engine_find_device(engine, uuid, of_device, device, error);
 }
 
 void fad_engine_watch(struct fad_engine *engine)

@@ -34,6 +34,12 @@ int fad_engine_init(struct fad_engine *engine, uv_loop_t *loop, const struct fad
 enum fa_status fad_engine_find_device(const struct fad_engine *engine, const uint8_t uuid[16],
                                       const char *field, uint32_t *device, struct fa_error *error);
 
+/* The device of memory that comes by CUDA IPC. field is the location's, as "q.cuda_ipc":
+ * FA_UNIMPLEMENTED names it where the backend opens none, FA_NOT_FOUND its device_uuid. */
+enum fa_status fad_engine_find_ipc_device(const struct fad_engine *engine, const uint8_t uuid[16],
+                                          const char *field, uint32_t *device,
+                                          struct fa_error *error);
+
 /* Around work on the loop thread that may start short calls: those that finish inside it are seen
  * at once, without waking the loop for them. */
 void fad_engine_watch(struct fad_engine *engine);

@@ -2,6 +2,7 @@
 #include "daemon/connection/handlers.h"
 #include "daemon/connection/job.h"
 #include "daemon/connection/memfd.h"
+#include "daemon/connection/staging.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,13 +16,20 @@ static uint64_t since(uint64_t from_ns, uint64_t to_ns)
 
 static uint64_t transfer_ns(const struct fad_job *job)
 {
-    return job->payload_size ? since(job->header_ns, job->ready_ns) : 0;
+    const uint64_t receiving_ns = job->payload_size ? since(job->header_ns, job->ready_ns) : 0;
+    return receiving_ns + fad_staging_copying_ns(job);
 }
 
 /* When its first range started; its end when none ran. */
 static uint64_t started(const struct fad_job *job)
 {
     return job->work.started_ns ? job->work.started_ns : job->done_ns;
+}
+
+/* From all data being where the device reaches it. */
+static uint64_t queue_ns(const struct fad_job *job)
+{
+    return since(fad_staging_ready_ns(job), started(job));
 }
 
 static void reply_with_result(struct fad_connection *connection, struct fad_job *job)
@@ -38,7 +46,7 @@ static void reply_with_result(struct fad_connection *connection, struct fad_job 
     forward.redirect_reason = (char *)job->choice.reason;
     forward.device = (char *)job->engine->backend->devices[job->device].name;
     forward.has_queue_us = forward.has_transfer_us = true;
-    forward.queue_us = since(job->ready_ns, started(job)) / 1000;
+    forward.queue_us = queue_ns(job) / 1000;
     forward.transfer_us = transfer_ns(job) / 1000;
     forward.has_kernel_us = forward.has_total_us = true;
     forward.kernel_us = fad_work_kernel_ns(&job->work) / 1000;
@@ -66,7 +74,7 @@ static void note_job(struct fad_connection *connection, const struct fad_job *jo
                          .status = job->error.status,
                          .received_bytes = job->payload_size,
                          .sent_bytes = job->error.status == FA_OK ? job->request.output_size : 0,
-                         .queue_ns = since(job->ready_ns, started(job)),
+                         .queue_ns = queue_ns(job),
                          .transfer_ns = transfer_ns(job),
                          .kernel_ns = fad_work_kernel_ns(&job->work),
                          .total_ns = since(job->header_ns, job->done_ns)});
@@ -89,6 +97,11 @@ static void on_job_done(struct fad_job *job)
 static void on_received(struct fad_pending *pending)
 {
     fad_job_start(fad_container_of(pending, struct fad_job, pending), &pending->connection->flow);
+}
+
+static void on_progress(struct fad_pending *pending, uint64_t bytes)
+{
+    fad_job_progress(fad_container_of(pending, struct fad_job, pending), bytes);
 }
 
 static void on_abandon(struct fad_pending *pending, enum fa_status status)
@@ -166,10 +179,12 @@ static enum fa_status admit(struct fad_connection *connection, struct fad_messag
     job->pending = (struct fad_pending){.type = FA_FRAME_FORWARD,
                                         .id = message->frame.id,
                                         .payload = job->payload,
+                                        .progress = on_progress,
                                         .received = on_received,
                                         .abandon = on_abandon};
     fad_pending_begin(connection, &job->pending);
     connection->receiving = &job->pending;
+    fad_job_begin(job);
     return FA_OK;
 }
 

@@ -1,4 +1,5 @@
 /* handle_region.c: the messages about regions. */
+#include "daemon/connection/decode.h"
 #include "daemon/connection/handlers.h"
 #include "daemon/connection/memfd.h"
 #include "daemon/connection/request.h"
@@ -19,30 +20,62 @@ static enum fa_status not_a(struct fa_error *error, const char *what)
 
 /* --- Making one ------------------------------------------------------------------------------ */
 
+static enum fa_status ipc_source(const struct fad_engine *engine, const Fad__CudaIpcLocation *in,
+                                 struct fad_region_source *source, struct fa_error *error)
+{
+    struct fad_ipc ipc;
+
+    if (fad_ipc_decode(in, "cuda_ipc", &ipc, error) != FA_OK)
+        return error->status;
+    if (ipc.has_event)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "cuda_ipc.event",
+                            "registering waits for none; give it with the requests that use it");
+    source->kind = FAD_REGION_IPC;
+    source->buffer_id = ipc.buffer_id;
+    memcpy(source->handle, ipc.handle, sizeof source->handle);
+    return fad_engine_find_ipc_device(engine, ipc.device_uuid, "cuda_ipc", &source->device, error);
+}
+
+static enum fa_status memfd_source(int fd, struct fad_region_source *source, struct fa_error *error)
+{
+    struct fad_memfd memfd;
+
+    if (fad_memfd_check(fd, source->writable, "header.nfds", &memfd, error) != FA_OK)
+        return error->status;
+    source->kind = FAD_REGION_MEMFD;
+    source->fd = memfd.fd;
+    source->size = memfd.size;
+    source->fixed = memfd.fixed;
+    return FA_OK;
+}
+
 enum fa_status fad_handle_register_region(struct fad_connection *connection,
                                           struct fad_message *message, struct fa_error *error)
 {
     const Fad__RegisterRegion *in = fad__register_region__unpack(
         fad_message_allocator(), message->frame.message_length, message->bytes);
-    struct fad_region_source source = {.kind = FAD_REGION_MEMFD};
-    struct fad_memfd memfd;
+    struct fad_region_source source = {.fd = -1};
+    const char *field;
 
     if (!in)
         return not_a(error, "RegisterRegion");
     if (fad_expect_no_payload(message, error) != FA_OK)
         return error->status;
-    if (message->fd < 0)
+    if (message->fd < 0 && !in->cuda_ipc)
         return fa_error_set(error, FA_INVALID_ARGUMENT, "header.nfds",
-                            "the memory's descriptor must travel with the frame");
+                            "the memory's descriptor must travel with the frame, or cuda_ipc name "
+                            "the memory");
+    if (message->fd >= 0 && in->cuda_ipc)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "cuda_ipc",
+                            "a descriptor travels with the frame: a region is one or the other");
+    field = in->cuda_ipc ? "cuda_ipc" : "header.nfds";
     source.writable = in->has_writable && in->writable;
-    if (fad_memfd_check(message->fd, source.writable, "header.nfds", &memfd, error) != FA_OK)
+    if ((in->cuda_ipc ? ipc_source(connection->service->engine, in->cuda_ipc, &source, error)
+                      : memfd_source(message->fd, &source, error)) != FA_OK)
         return error->status;
-    source.fd = memfd.fd;
-    source.size = memfd.size;
-    source.fixed = memfd.fixed;
     message->fd = -1;
-    return fad_region_open(connection, message->frame.type, message->frame.id, &source,
-                           "header.nfds", error);
+    return fad_region_open(connection, message->frame.type, message->frame.id, &source, field,
+                           error);
 }
 
 static enum fa_status find_device(const struct fad_engine *engine, const Fad__AllocRegion *in,

@@ -246,16 +246,19 @@ static enum fa_status check_order(const struct fad_connection *connection,
     return FA_OK;
 }
 
-/* What a daemon that stops still does: a Hello, lest the frames behind it break the order, and a
- * Cancel, which ends work. */
+/* What a daemon that stops, or has lost its device, still does: a Hello, lest the frames behind it
+ * break the order, and a Cancel, which ends work. */
 static enum fa_status check_stopping(struct fad_connection *connection, uint16_t type,
                                      struct fa_error *error)
 {
-    if (!connection->service->stopping || type == FA_FRAME_HELLO || type == FA_FRAME_CANCEL)
+    const struct fad_service *service = connection->service;
+    const enum fa_status status = service->lost ? FA_DEVICE_LOST : FA_SHUTTING_DOWN;
+
+    if (!(service->stopping || service->lost) || type == FA_FRAME_HELLO || type == FA_FRAME_CANCEL)
         return FA_OK;
     if (type == FA_FRAME_FORWARD)
-        fad_note_refused_forward(connection, FA_SHUTTING_DOWN);
-    return fa_error_set(error, FA_SHUTTING_DOWN, "", "%s", fa_status_text(FA_SHUTTING_DOWN));
+        fad_note_refused_forward(connection, status);
+    return fa_error_set(error, status, "", "%s", fa_status_text(status));
 }
 
 void fad_handle_message(struct fad_connection *connection, const struct fad_message *received)

@@ -1,7 +1,9 @@
 #include "daemon/connection/job.h"
 
 #include "daemon/connection/discard.h"
+#include "daemon/connection/events.h"
 #include "daemon/connection/region.h"
+#include "daemon/connection/staging.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -12,12 +14,25 @@ static void set_state(struct fad_job *job, enum fad_job_state next)
 {
 #define EDGE(from, to) [FAD_JOB_##from][FAD_JOB_##to] = true
     static const bool allowed[FAD_JOB_DONE + 1][FAD_JOB_DONE + 1] = {
-        EDGE(RECEIVING, OPENING), EDGE(RECEIVING, CLOSING), EDGE(OPENING, RUNNING),
-        EDGE(OPENING, CLOSING),   EDGE(RUNNING, CLOSING),   EDGE(CLOSING, DONE),
+        EDGE(RECEIVING, PREPARING), EDGE(RECEIVING, CLOSING), EDGE(PREPARING, RUNNING),
+        EDGE(PREPARING, CLOSING),   EDGE(RUNNING, RETURNING), EDGE(RUNNING, CLOSING),
+        EDGE(RETURNING, CLOSING),   EDGE(CLOSING, DONE),
     };
 #undef EDGE
     assert(allowed[job->state][next]);
     job->state = next;
+}
+
+void fad_job_fail(struct fad_job *job, int status, const char *field, const char *text)
+{
+    if (status < 0) {
+        fad_engine_fatal(job->engine, status);
+        status = FA_DEVICE_LOST;
+    }
+    fad_events_give_up(job);
+    if (job->error.status == FA_OK)
+        fa_error_set(&job->error, (enum fa_status)status, field, "%s",
+                     text ? text : fa_status_text((enum fa_status)status));
 }
 
 /* --- The end --------------------------------------------------------------------------------- */
@@ -37,9 +52,7 @@ static void all_closed(struct fad_job *job)
 
 static void on_closed(struct fad_op *op)
 {
-    struct fad_job *job = fad_container_of(op, struct fad_job_region, op)->job;
-    if (--job->calls == 0)
-        all_closed(job);
+    fad_job_call_ended(fad_container_of(op, struct fad_job_region, op)->job);
 }
 
 /* Everything but the output is given back before anyone hears of the end: whoever has a reply may
@@ -48,6 +61,7 @@ static void finish(struct fad_job *job)
 {
     struct fad_backend *backend = job->engine->backend;
 
+    assert(job->calls == 0);
     set_state(job, FAD_JOB_CLOSING);
     if (job->payload)
         backend->ops->host_free(backend, job->payload, job->payload_size);
@@ -57,8 +71,8 @@ static void finish(struct fad_job *job)
         struct fad_job_region *region = &job->regions[i];
         int status;
 
-        if (region->region.source.fd >= 0)
-            fad_discard_fd(job->pending.connection, region->region.source.fd); /* never opened */
+        if (!region->given && region->region.source.fd >= 0)
+            fad_discard_fd(job->pending.connection, region->region.source.fd);
         if (!region->open)
             continue;
         region->op.done = on_closed;
@@ -69,8 +83,7 @@ static void finish(struct fad_job *job)
             fad_engine_fatal(job->engine, status);
     }
     fad_engine_taken(job->engine);
-    if (--job->calls == 0)
-        all_closed(job);
+    fad_job_call_ended(job);
 }
 
 void *fad_job_take_output(struct fad_job *job, struct fad_amounts *taken)
@@ -95,6 +108,8 @@ void fad_job_free(struct fad_job *job)
     if (job->output)
         backend->ops->host_free(backend, job->output, job->request.output_size);
     fad_account_release(job->account, &job->charge);
+    free(job->staging);
+    free(job->events);
     free(job);
 }
 
@@ -104,21 +119,34 @@ static void on_work_finished(struct fad_work *work)
 {
     struct fad_job *job = fad_container_of(work, struct fad_job, work);
 
-    if (work->status != 0) {
-        enum fa_status status = work->status > 0 ? (enum fa_status)work->status : FA_DEVICE_LOST;
-        fa_error_set(&job->error, status, "", "%s",
-                     work->text ? work->text : fa_status_text(status));
-    }
+    if (work->status != 0)
+        fad_job_fail(job, work->status, "", work->text);
+    if (fad_job_goes_on(job) && fad_staging_return(job))
+        set_state(job, FAD_JOB_RETURNING);
+    else
+        finish(job);
+}
+
+/* The scheduler watches a deadline over the ranges only. */
+static void returned(struct fad_job *job)
+{
+    const uint64_t deadline_ns = fad_job_deadline(job);
+
+    if (deadline_ns != 0 && deadline_ns <= uv_hrtime())
+        fad_job_fail(job, FA_DEADLINE_EXCEEDED, "", NULL);
     finish(job);
 }
 
-/* The tensor's first element. An inline output's buffer is the reply's payload. */
+/* The tensor's first element; NULL when it has none. An inline output's buffer is the reply's
+ * payload. */
 static void *address(const struct fad_job *job, enum fad_tensor tensor)
 {
     const struct fad_location *at = &job->request.at[tensor];
-    char *base;
+    char *base = fad_staging_address(job, tensor);
 
-    if (at->place == FAD_NOWHERE)
+    if (base)
+        return base;
+    if (at->place == FAD_NOWHERE || at->span == 0)
         return NULL;
     if (at->place == FAD_REGION)
         base = at->region->region.base;
@@ -128,11 +156,10 @@ static void *address(const struct fad_job *job, enum fad_tensor tensor)
         base = job->output;
     else
         base = job->payload;
-    return base ? base + at->offset : NULL; /* NULL: a tensor without elements */
+    return base + at->offset;
 }
 
-/* When the request's time is up, on the clock of uv_hrtime(); 0: never. */
-static uint64_t deadline(const struct fad_job *job)
+uint64_t fad_job_deadline(const struct fad_job *job)
 {
     uint64_t ns = job->request.deadline_us;
 
@@ -149,7 +176,7 @@ static void run(struct fad_job *job)
     job->work = (struct fad_work){
         .flow = job->flow,
         .priority = job->request.priority,
-        .deadline_ns = deadline(job),
+        .deadline_ns = fad_job_deadline(job),
         .device = job->device,
         .kernel = job->choice.kernel,
         .problem = &job->request.problem,
@@ -170,27 +197,63 @@ static void check_ipc_bounds(struct fad_job *job)
     for (int t = 0; t < FAD_TENSORS && job->error.status == FA_OK; t++) {
         const struct fad_location *at = &job->request.at[t];
         char field[sizeof job->error.field];
-        uint64_t size;
 
-        if (at->place != FAD_IPC)
-            continue;
-        size = job->regions[job->region_of[t]].region.size;
-        if (fad_inside(at->offset, at->span, size))
+        if (at->place != FAD_IPC ||
+            fad_inside(at->offset, at->span, job->regions[job->region_of[t]].region.size))
             continue;
         snprintf(field, sizeof field, "%s.cuda_ipc.offset", fad_tensor_name((enum fad_tensor)t));
-        fa_error_set(&job->error, FA_INVALID_ARGUMENT, field,
+        fad_job_fail(job, FA_INVALID_ARGUMENT, field,
                      "offset and span reach past the allocation's real end");
     }
 }
 
-static void all_opened(struct fad_job *job)
+static void prepared(struct fad_job *job)
 {
-    if (job->error.status == FA_OK)
+    if (fad_job_goes_on(job))
         check_ipc_bounds(job);
-    if (job->error.status != FA_OK || job->abandoned != FA_OK)
-        finish(job);
-    else
+    if (fad_job_goes_on(job))
         run(job);
+    else
+        finish(job);
+}
+
+void fad_job_call_ended(struct fad_job *job)
+{
+    assert(job->calls > 0);
+    if (--job->calls > 0)
+        return;
+    switch (job->state) {
+    case FAD_JOB_RECEIVING: /* and goes on so */
+        break;
+    case FAD_JOB_PREPARING:
+        prepared(job);
+        break;
+    case FAD_JOB_RETURNING:
+        returned(job);
+        break;
+    case FAD_JOB_CLOSING:
+        all_closed(job);
+        break;
+    case FAD_JOB_RUNNING:
+    case FAD_JOB_DONE:
+        assert(!"no call is under way in this state");
+    }
+}
+
+/* --- Preparing ------------------------------------------------------------------------------- */
+
+/* The real size of a client's allocation counts as mapped. */
+static void charge_allocation(struct fad_job *job, const struct fad_region *region)
+{
+    const struct fad_amounts amounts = {{[FAD_MAPPED] = region->size}};
+    struct fa_error error;
+
+    if (region->source.kind != FAD_REGION_IPC || !fad_job_goes_on(job))
+        return;
+    if (fad_account_charge(job->account, &amounts, &error) == FA_OK)
+        job->charge.of[FAD_MAPPED] += region->size;
+    else
+        fad_job_fail(job, (int)error.status, error.field, error.text);
 }
 
 static void open_failed(struct fad_job_region *region, int status, const char *text)
@@ -198,18 +261,11 @@ static void open_failed(struct fad_job_region *region, int status, const char *t
     struct fad_job *job = region->job;
     char field[sizeof job->error.field] = "";
 
-    if (status < 0) {
-        fad_engine_fatal(job->engine, status);
-        status = FA_DEVICE_LOST;
-    }
-    if (job->error.status != FA_OK)
-        return;
     for (int t = FAD_TENSORS - 1; t >= 0; t--)
         if (job->region_of[t] >= 0 && &job->regions[job->region_of[t]] == region)
             snprintf(field, sizeof field, "%s.%s", fad_tensor_name((enum fad_tensor)t),
                      region->region.source.kind == FAD_REGION_IPC ? "cuda_ipc" : "memfd");
-    fa_error_set(&job->error, (enum fa_status)status, field, "%s",
-                 text ? text : "the memory could not be opened");
+    fad_job_fail(job, status, field, text ? text : "the memory could not be opened");
 }
 
 static void on_opened(struct fad_op *op)
@@ -217,42 +273,61 @@ static void on_opened(struct fad_op *op)
     struct fad_job_region *region = fad_container_of(op, struct fad_job_region, op);
     struct fad_job *job = region->job;
 
-    if (op->status == 0)
+    if (op->status == 0) {
         region->open = true;
-    else
+        charge_allocation(job, &region->region);
+    } else {
         open_failed(region, op->status, op->text);
-    if (--job->calls == 0)
-        all_opened(job);
+    }
+    fad_staging_advance(job);
+    fad_job_call_ended(job);
+}
+
+static void open_region(struct fad_job_region *region)
+{
+    struct fad_job *job = region->job;
+    struct fad_backend *backend = job->engine->backend;
+    int status;
+
+    region->op.done = on_opened;
+    status = backend->ops->region_open(backend, &region->region, &region->op);
+    if (status == 0) {
+        region->given = true;
+        job->calls++;
+        fad_engine_taken(job->engine);
+    } else {
+        open_failed(region, status, NULL);
+    }
+}
+
+void fad_job_begin(struct fad_job *job)
+{
+    if (job->image_region >= 0)
+        open_region(&job->regions[job->image_region]);
+}
+
+void fad_job_progress(struct fad_job *job, uint64_t bytes)
+{
+    fad_staging_arrived(job, bytes);
 }
 
 void fad_job_start(struct fad_job *job, struct fad_flow *flow)
 {
-    struct fad_backend *backend = job->engine->backend;
-
     job->flow = flow;
     job->ready_ns = uv_hrtime();
     if (job->choice.kernel->units(&job->request.problem) == 0) {
         finish(job);
         return;
     }
-    set_state(job, FAD_JOB_OPENING);
-    job->calls = 1; /* this function's own, so that no call ends the phase early */
-    for (uint32_t i = 0; i < job->region_count; i++) {
-        struct fad_job_region *region = &job->regions[i];
-        int status;
-
-        region->op.done = on_opened;
-        status = backend->ops->region_open(backend, &region->region, &region->op);
-        if (status == 0) {
-            region->region.source.fd = -1; /* the backend has taken it */
-            job->calls++;
-        } else {
-            open_failed(region, status, NULL);
-        }
-    }
-    fad_engine_taken(job->engine);
-    if (--job->calls == 0)
-        all_opened(job);
+    set_state(job, FAD_JOB_PREPARING);
+    job->calls++; /* this function's own, so that no call ends the phase early */
+    for (uint32_t i = 0; i < job->region_count; i++)
+        if ((int)i != job->image_region && fad_job_goes_on(job))
+            open_region(&job->regions[i]);
+    fad_events_begin(job);
+    fad_staging_arrived(job, job->payload_size);
+    fad_staging_advance(job);
+    fad_job_call_ended(job);
 }
 
 void fad_job_abandon(struct fad_job *job, enum fa_status status)
@@ -260,10 +335,16 @@ void fad_job_abandon(struct fad_job *job, enum fa_status status)
     job->abandoned = status;
     switch (job->state) {
     case FAD_JOB_RECEIVING:
-        finish(job);
+        if (job->calls == 0)
+            finish(job);
+        else
+            set_state(job, FAD_JOB_PREPARING);
         break;
-    case FAD_JOB_OPENING: /* all_opened() sees it, */
-    case FAD_JOB_CLOSING: /* or all_closed() */
+    case FAD_JOB_PREPARING: /* prepared() sees it, */
+        fad_events_give_up(job);
+        break;
+    case FAD_JOB_RETURNING: /* or returned(), */
+    case FAD_JOB_CLOSING:   /* or all_closed() */
         break;
     case FAD_JOB_RUNNING:
         fad_scheduler_abandon(&job->engine->scheduler, &job->work, (int)status);

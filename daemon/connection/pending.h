@@ -20,8 +20,12 @@ struct fad_pending {
     bool abandoned;
     void *payload; /* where the frame's payload goes; NULL when it has none */
 
-    /* The frame is complete. Called at most once, soon after fad_pending_begin. NULL: nothing to
-     * do. */
+    /* So many bytes of the payload are there, and more will come. Not called once it is abandoned.
+     * NULL: nothing to do. */
+    void (*progress)(struct fad_pending *pending, uint64_t bytes);
+
+    /* The frame is complete. Called at most once, soon after fad_pending_begin, and not once it is
+     * abandoned. NULL: nothing to do. */
     void (*received)(struct fad_pending *pending);
 
     /* Nobody wants its result any more: it is to end with the status as soon as can be, perhaps
@@ -29,7 +33,7 @@ struct fad_pending {
     void (*abandon)(struct fad_pending *pending, enum fa_status status);
 };
 
-/* Puts a request in flight, with type, id, payload and the two functions set. From now on the
+/* Puts a request in flight, with type, id, payload and the functions set. From now on the
  * connection waits for it before it is freed. Where received is set, the handler makes it
  * connection->receiving. */
 void fad_pending_begin(struct fad_connection *connection, struct fad_pending *pending);

@@ -207,6 +207,12 @@ void fad_reader_drop(struct fad_reader *reader)
     reader->payload = NULL;
 }
 
+uint64_t fad_reader_payload_there(const struct fad_reader *reader)
+{
+    assert(reader->state == FAD_READER_PAYLOAD);
+    return reader->frame.payload_length - reader->payload_left;
+}
+
 bool fad_reader_inside_frame(const struct fad_reader *reader)
 {
     return reader->state != FAD_READER_HEADER || available(reader) > 0;

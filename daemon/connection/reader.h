@@ -75,6 +75,9 @@ void fad_reader_skip(struct fad_reader *reader);
 /* What is left of an accepted payload is dropped: nobody has a place for it any more. */
 void fad_reader_drop(struct fad_reader *reader);
 
+/* Bytes of the payload being read that are where they go. */
+uint64_t fad_reader_payload_there(const struct fad_reader *reader);
+
 /* Is a frame begun and not complete? */
 bool fad_reader_inside_frame(const struct fad_reader *reader);
 

@@ -36,11 +36,14 @@ static void on_closed(struct fad_op *op)
     Fad__Reply reply = fad_reply_ok();
     const bool answering = region->answering;
     const bool wanted = answering && fad_pending_end(&region->pending);
-    const uint64_t id = region->pending.id;
+    const struct fad_pending request = region->pending;
+    const struct fa_error refusal = region->refusal;
 
     destroy(region); /* first: whoever has the reply may use all of the limits again */
-    if (wanted)
-        fad_connection_reply(connection, FA_FRAME_RELEASE_REGION, id, &reply, NULL, 0, NULL);
+    if (wanted && refusal.status != FA_OK)
+        fad_connection_refuse(connection, request.type, request.id, &refusal);
+    else if (wanted)
+        fad_connection_reply(connection, request.type, request.id, &reply, NULL, 0, NULL);
     if (answering)
         fad_pending_done(connection);
 }
@@ -137,14 +140,33 @@ static void refuse_opening(const struct fad_client_region *region, int status, c
                  text ? text : "the memory could not be opened");
 }
 
+/* The real size of a client's allocation. */
+static enum fa_status charge_opened(struct fad_client_region *region)
+{
+    const struct fad_amounts amounts = {{[FAD_MAPPED] = region->region.size}};
+
+    if (region->region.source.kind != FAD_REGION_IPC)
+        return FA_OK;
+    if (fad_account_charge(&region->connection->account, &amounts, &region->refusal) != FA_OK)
+        return region->refusal.status;
+    region->charge.of[FAD_MAPPED] += region->region.size;
+    return FA_OK;
+}
+
 static void on_opened(struct fad_op *op)
 {
     struct fad_client_region *region = fad_container_of(op, struct fad_client_region, op);
     struct fad_connection *connection = region->connection;
     const struct fad_pending request = region->pending;
-    const bool wanted = fad_pending_end(&region->pending);
     struct fa_error error;
+    bool wanted;
 
+    if (op->status == 0 && charge_opened(region) != FA_OK) {
+        set_state(region, FAD_REGION_RELEASED);
+        close_if_unused(region); /* refused when that is done */
+        return;
+    }
+    wanted = fad_pending_end(&region->pending);
     region->answering = false;
     if (op->status != 0) {
         refuse_opening(region, op->status, op->text, &error);

@@ -3,7 +3,9 @@
  *     OPENING -> NAMED -> RELEASED -> CLOSING -> freed
  *
  * While it is NAMED requests find it by its id. RELEASED: no more; it waits for the requests in
- * flight that use it. A connection that closes releases all of its regions. */
+ * flight that use it. A connection that closes releases all of its regions.
+ * A client's allocation by CUDA IPC is charged with its real size, known once it is open; over the
+ * limit it never gets a name. */
 #ifndef FAD_CLIENT_REGION_H
 #define FAD_CLIENT_REGION_H
 
@@ -31,13 +33,15 @@ struct fad_client_region {
     struct fad_op op;           /* the backend's call that opens or closes it */
     struct fad_pending pending; /* the request that opens it, or later the one that releases it */
     bool answering;             /* pending is in flight */
+    struct fa_error refusal;    /* of one that is over a limit, as opening it showed; else FA_OK */
 };
 
 TAILQ_HEAD(fad_regions, fad_client_region);
 
 /* Begins to open a region for a connection's request, whose reply follows (RegionReply). The
- * source's descriptor, which passed fad_memfd_check, is taken whatever is returned. field names
- * what of the request is the memory, for the error of an opening that fails. */
+ * source's descriptor, which passed fad_memfd_check, is taken whatever is returned. Requests
+ * may write to it if the source says writable, and always to OWNED memory. field names what of the
+ * request is the memory, for the error of an opening that fails. */
 enum fa_status fad_region_open(struct fad_connection *connection, uint16_t type, uint64_t id,
                                const struct fad_region_source *source, const char *field,
                                struct fa_error *error);

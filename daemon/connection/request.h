@@ -21,6 +21,15 @@ enum fad_place {
     FAD_IPC,     /* on the client's GPU */
 };
 
+/* Memory of a client's on a GPU. */
+struct fad_ipc {
+    uint8_t handle[64]; /* cudaIpcMemHandle_t */
+    uint64_t buffer_id;
+    uint8_t device_uuid[16];
+    bool has_event;
+    uint8_t event[64]; /* cudaIpcEventHandle_t: the job waits for it */
+};
+
 struct fad_location {
     enum fad_place place;
     uint64_t offset; /* bytes; for an inline output from the reply payload's start */
@@ -28,13 +37,7 @@ struct fad_location {
     uint64_t span;   /* bytes from first to last element; set by fad_request_check */
     uint64_t region_id;
     struct fad_client_region *region; /* REGION: set by the caller before fad_request_check */
-    struct {
-        uint8_t handle[64];
-        uint64_t buffer_id;
-        uint8_t device_uuid[16];
-        bool has_event;
-        uint8_t event[64]; /* cudaIpcEventHandle_t: the job waits for it */
-    } ipc;
+    struct fad_ipc ipc;
 };
 
 struct fad_request {
@@ -55,8 +58,15 @@ static inline bool fad_inside(uint64_t offset, uint64_t span, uint64_t size)
 /* "q", "k", "v", "o", "lse". */
 const char *fad_tensor_name(enum fad_tensor tensor);
 
-/* The strides of a tensor of the problem. */
+/* The strides of a tensor of the problem, its extents, and the bytes of its elements. */
 struct fa_strides *fad_tensor_strides(struct fa_problem *problem, enum fad_tensor tensor);
+struct fa_extents fad_tensor_extents(const struct fa_problem *problem, enum fad_tensor tensor);
+uint64_t fad_tensor_element(const struct fa_problem *problem, enum fad_tensor tensor);
+
+static inline bool fad_tensor_is_output(enum fad_tensor tensor)
+{
+    return tensor == FAD_O || tensor == FAD_LSE;
+}
 
 /* Unpacks a Forward message, in the allocator's memory: presence, enums, text, the shape, and all
  * that a field by itself can get wrong. Any status but FA_OK names the field in *error. */

@@ -14,6 +14,7 @@ int fad_statistics_init(struct fad_statistics *statistics, uint64_t now_ns)
     const struct fa_version *versions = fa_versions(&version_count);
 
     statistics->started_ns = now_ns;
+    statistics->lost = 0;
     statistics->row_count = version_count * DTYPES + 1;
     assert(statistics->row_count <= FAD_STATISTICS_ROWS_MAX);
     /* 39 KB a row: the system gives memory to those that are used. */

@@ -49,6 +49,7 @@ struct fad_statistics {
     uint64_t started_ns;
     size_t row_count;
     struct fad_statistics_row *rows; /* the one without a version last */
+    uint64_t lost;                   /* requests of every kind that were answered DEVICE_LOST */
 };
 
 /* Nothing happened yet. 0 or -ENOMEM. */

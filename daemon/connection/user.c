@@ -4,9 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Users without connections that are remembered, for their statistics. */
-#define IDLE_MAX 64
-
 void fad_users_init(struct fad_users *users, struct fad_account *parent,
                     const struct fad_amounts *limit)
 {
@@ -59,6 +56,17 @@ static struct fad_user *make(struct fad_users *users, uid_t uid)
     return user;
 }
 
+bool fad_user_remember(struct fad_users *users, uid_t uid, const struct fad_tally *tally)
+{
+    struct fad_user *user;
+
+    assert(!find(users, uid) && users->idle < FAD_USERS_IDLE_MAX);
+    if (!(user = make(users, uid)))
+        return false;
+    user->tally = *tally;
+    return true;
+}
+
 static void forget_oldest_idle(struct fad_users *users)
 {
     struct fad_user *user = TAILQ_LAST(&users->list, fad_user_list);
@@ -87,6 +95,6 @@ void fad_user_put(struct fad_users *users, struct fad_user *user)
         return;
     TAILQ_REMOVE(&users->list, user, link);
     TAILQ_INSERT_HEAD(&users->list, user, link);
-    if (++users->idle > IDLE_MAX)
+    if (++users->idle > FAD_USERS_IDLE_MAX)
         forget_oldest_idle(users);
 }

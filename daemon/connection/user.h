@@ -8,6 +8,9 @@
 
 #include <sys/types.h>
 
+/* Users without connections that are remembered, for their statistics. */
+#define FAD_USERS_IDLE_MAX 64
+
 struct fad_connection;
 
 struct fad_user {
@@ -34,6 +37,10 @@ void fad_users_init(struct fad_users *users, struct fad_account *parent,
 
 /* No connection may be left. */
 void fad_users_deinit(struct fad_users *users);
+
+/* Remembers a user that has no connections, as the one seen last. False: no memory. It must not be
+ * there yet, and there must be fewer than FAD_USERS_IDLE_MAX. */
+bool fad_user_remember(struct fad_users *users, uid_t uid, const struct fad_tally *tally);
 
 /* The user of a new connection, to be given back with fad_user_put. NULL: no memory. */
 struct fad_user *fad_user_get(struct fad_users *users, uid_t uid);

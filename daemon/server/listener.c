@@ -44,16 +44,16 @@ static enum fa_status take_lock(struct fad_listener *listener, struct fa_error *
     char path[sizeof listener->address.sun_path + 8];
 
     snprintf(path, sizeof path, "%s.lock", listener->address.sun_path);
-    listener->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (listener->lock_fd < 0 && listener->inherited) {
+    listener->handle.lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (listener->handle.lock_fd < 0 && listener->handle.inherited) {
         fad_log(FAD_LOG_INFO, "no lock: cannot open %s: %s", path, strerror(errno));
         return FA_OK;
     }
-    if (listener->lock_fd < 0)
+    if (listener->handle.lock_fd < 0)
         return fa_error_set(error, FA_UNAVAILABLE, "socket",
                             "cannot open %s: %s; give another --socket, or set XDG_RUNTIME_DIR",
                             path, strerror(errno));
-    if (flock(listener->lock_fd, LOCK_EX | LOCK_NB) == 0)
+    if (flock(listener->handle.lock_fd, LOCK_EX | LOCK_NB) == 0)
         return FA_OK;
     if (errno == EWOULDBLOCK)
         return fa_error_set(error, FA_UNAVAILABLE, "socket",
@@ -76,14 +76,15 @@ static enum fa_status bind_socket(struct fad_listener *listener, struct fa_error
         return fa_error_set(error, FA_UNAVAILABLE, "socket", "%s exists and is no socket", path);
     (void)unlink(path);
     old = umask(0177);
-    r = bind(listener->fd, (const struct sockaddr *)&listener->address, sizeof listener->address);
+    r = bind(listener->handle.fd, (const struct sockaddr *)&listener->address,
+             sizeof listener->address);
     umask(old);
     if (r != 0)
         return refuse(error, "bind", path);
     if (lstat(path, &there) != 0)
         return refuse(error, "find", path);
-    listener->device = there.st_dev;
-    listener->inode = there.st_ino;
+    listener->handle.device = there.st_dev;
+    listener->handle.inode = there.st_ino;
     if (is_system_path(listener)) {
         group = getgrnam("fad");
         if (!group)
@@ -93,7 +94,7 @@ static enum fa_status bind_socket(struct fad_listener *listener, struct fa_error
         if (chmod(path, 0660) != 0)
             return refuse(error, "set the mode of", path);
     }
-    if (listen(listener->fd, BACKLOG) != 0)
+    if (listen(listener->handle.fd, BACKLOG) != 0)
         return refuse(error, "listen on", path);
     return FA_OK;
 }
@@ -101,11 +102,6 @@ static enum fa_status bind_socket(struct fad_listener *listener, struct fa_error
 /* --- A socket handed over -------------------------------------------------------------------- */
 
 #define FIRST_FD 3 /* sd_listen_fds: the first descriptor after the standard ones */
-
-static enum fa_status refuse_inherited(struct fa_error *error, const char *text)
-{
-    return fa_error_set(error, FA_INVALID_ARGUMENT, "LISTEN_FDS", "%s", text);
-}
 
 /* How many descriptors are there for this process; -1: the variables make no sense. Removes them,
  * for they are no one else's. */
@@ -135,27 +131,43 @@ static int socket_option(int fd, int option)
     return getsockopt(fd, SOL_SOCKET, option, &value, &size) == 0 ? value : -1;
 }
 
-static enum fa_status inherit(struct fad_listener *listener, struct fa_error *error)
+/* Is it a socket to serve on? Its address is filled in, and it does not block. variable is the one
+ * that named it. */
+static enum fa_status take_socket(struct fad_listener *listener, const char *variable,
+                                  struct fa_error *error)
 {
     /* A path that fills sun_path comes without its NUL. */
     struct sockaddr_un address = {0};
     socklen_t size = sizeof address;
-    int flags = fcntl(FIRST_FD, F_GETFL);
+    const int fd = listener->handle.fd, flags = fcntl(fd, F_GETFL);
 
-    if (flags < 0 || socket_option(FIRST_FD, SO_DOMAIN) != AF_UNIX ||
-        socket_option(FIRST_FD, SO_TYPE) != SOCK_STREAM ||
-        socket_option(FIRST_FD, SO_ACCEPTCONN) != 1)
-        return refuse_inherited(error, "descriptor 3 is no listening Unix stream socket "
-                                       "(ListenStream= with a path)");
-    if (getsockname(FIRST_FD, (struct sockaddr *)&address, &size) != 0 || !address.sun_path[0] ||
+    if (flags < 0 || socket_option(fd, SO_DOMAIN) != AF_UNIX ||
+        socket_option(fd, SO_TYPE) != SOCK_STREAM || socket_option(fd, SO_ACCEPTCONN) != 1)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, variable,
+                            "descriptor %d is no listening Unix stream socket "
+                            "(ListenStream= with a path)",
+                            fd);
+    if (getsockname(fd, (struct sockaddr *)&address, &size) != 0 || !address.sun_path[0] ||
         !memchr(address.sun_path, '\0', sizeof address.sun_path))
-        return refuse_inherited(error, "the socket's address is no path that a client can name");
-    if (fcntl(FIRST_FD, F_SETFD, FD_CLOEXEC) != 0 ||
-        fcntl(FIRST_FD, F_SETFL, flags | O_NONBLOCK) != 0)
-        return refuse_inherited(error, "descriptor 3 cannot be made nonblocking");
+        return fa_error_set(error, FA_INVALID_ARGUMENT, variable,
+                            "the socket's address is no path that a client can name");
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, variable,
+                            "descriptor %d cannot be made nonblocking", fd);
     listener->address = address;
-    listener->inherited = true;
-    listener->fd = FIRST_FD;
+    return FA_OK;
+}
+
+static enum fa_status inherit(struct fad_listener *listener, struct fa_error *error)
+{
+    enum fa_status status;
+
+    listener->handle.fd = FIRST_FD;
+    if ((status = take_socket(listener, "LISTEN_FDS", error)) != FA_OK) {
+        listener->handle.fd = -1; /* whatever it is, it is not ours to close */
+        return status;
+    }
+    listener->handle.inherited = true;
     return take_lock(listener, error);
 }
 
@@ -171,8 +183,8 @@ static enum fa_status make_socket(struct fad_listener *listener, const char *pat
     make_directory(listener);
     if ((status = take_lock(listener, error)) != FA_OK)
         return status;
-    listener->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (listener->fd < 0)
+    listener->handle.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listener->handle.fd < 0)
         return refuse(error, "make a socket for", listener->address.sun_path);
     return bind_socket(listener, error);
 }
@@ -183,9 +195,10 @@ enum fa_status fad_listener_open(struct fad_listener *listener, const char *path
     const long count = count_inherited();
     enum fa_status status;
 
-    *listener = (struct fad_listener){.fd = -1, .lock_fd = -1};
+    *listener = (struct fad_listener){.handle = {.fd = -1, .lock_fd = -1}};
     if (count < 0)
-        status = refuse_inherited(error, "LISTEN_PID and LISTEN_FDS must be numbers");
+        status = fa_error_set(error, FA_INVALID_ARGUMENT, "LISTEN_FDS",
+                              "LISTEN_PID and LISTEN_FDS must be numbers");
     else if (count > 1)
         status = fa_error_set(error, FA_INVALID_ARGUMENT, "LISTEN_FDS",
                               "%ld sockets are handed over; fad serves one", count);
@@ -200,24 +213,40 @@ enum fa_status fad_listener_open(struct fad_listener *listener, const char *path
     return status;
 }
 
+enum fa_status fad_listener_adopt(struct fad_listener *listener,
+                                  const struct fad_listener_handle *handle, struct fa_error *error)
+{
+    enum fa_status status;
+
+    *listener = (struct fad_listener){.handle = *handle};
+    status = take_socket(listener, "FAD_HANDOVER", error);
+    /* The lock goes with the open file: this only asks whether it is still held. */
+    if (status == FA_OK && handle->lock_fd >= 0 && flock(handle->lock_fd, LOCK_EX | LOCK_NB) != 0)
+        status = fa_error_set(error, FA_UNAVAILABLE, "FAD_HANDOVER", "the lock of %s is lost: %s",
+                              listener->address.sun_path, strerror(errno));
+    if (status != FA_OK)
+        fad_listener_close(listener);
+    return status;
+}
+
 void fad_listener_stop(struct fad_listener *listener)
 {
     struct stat there;
 
-    if (listener->inode && lstat(listener->address.sun_path, &there) == 0 &&
-        there.st_dev == listener->device && there.st_ino == listener->inode)
+    if (listener->handle.inode && lstat(listener->address.sun_path, &there) == 0 &&
+        there.st_dev == listener->handle.device && there.st_ino == listener->handle.inode)
         (void)unlink(listener->address.sun_path);
-    listener->inode = 0;
-    if (listener->fd >= 0)
-        close(listener->fd);
-    listener->fd = -1;
+    listener->handle.inode = 0;
+    if (listener->handle.fd >= 0)
+        close(listener->handle.fd);
+    listener->handle.fd = -1;
 }
 
 void fad_listener_close(struct fad_listener *listener)
 {
     fad_listener_stop(listener);
     /* The lock file stays: unlinking it would let two daemons lock two files of one name. */
-    if (listener->lock_fd >= 0)
-        close(listener->lock_fd);
-    listener->lock_fd = -1;
+    if (listener->handle.lock_fd >= 0)
+        close(listener->handle.lock_fd);
+    listener->handle.lock_fd = -1;
 }

@@ -8,13 +8,18 @@
 #include <sys/types.h>
 #include <sys/un.h>
 
-struct fad_listener {
+/* What a listener is beside its address, which the socket itself knows. */
+struct fad_listener_handle {
     int fd;
     int lock_fd; /* -1: there is no lock, for an inherited socket */
-    struct sockaddr_un address;
     bool inherited;
     dev_t device; /* of the socket that was bound, so that no other is unlinked */
-    ino_t inode;
+    ino_t inode;  /* 0: there is none to unlink */
+};
+
+struct fad_listener {
+    struct fad_listener_handle handle;
+    struct sockaddr_un address;
 };
 
 /* Takes the socket that a service manager hands over by $LISTEN_FDS (systemd's sd_listen_fds
@@ -29,6 +34,11 @@ struct fad_listener {
  * *error and holds nothing. */
 enum fa_status fad_listener_open(struct fad_listener *listener, const char *path,
                                  struct fa_error *error);
+
+/* Takes over the listener of the program that this one has followed by an exec, as it was, lock and
+ * all. Any status but FA_OK has its text in *error, and the descriptors are closed. */
+enum fa_status fad_listener_adopt(struct fad_listener *listener,
+                                  const struct fad_listener_handle *handle, struct fa_error *error);
 
 /* Removes the path, if it was bound here, and closes the socket. The lock stays: a successor at the
  * path waits until this process has ended. */

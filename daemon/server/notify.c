@@ -98,6 +98,17 @@ void fad_notify_tell(struct fad_notify *notify, const char *state, const char *s
     memcpy(notify->status, next, sizeof next);
 }
 
+void fad_notify_reloading(struct fad_notify *notify, uint64_t now_us, const char *status)
+{
+    char text[sizeof notify->status + 96];
+
+    if (notify->fd < 0)
+        return;
+    snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64 "\nWATCHDOG=1\nSTATUS=%s\n",
+             now_us, status);
+    send_text(notify, text);
+}
+
 void fad_notify_watchdog(struct fad_notify *notify)
 {
     if (notify->fd >= 0)

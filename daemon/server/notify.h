@@ -27,6 +27,10 @@ void fad_notify_init(struct fad_notify *notify);
  * only what is new. */
 void fad_notify_tell(struct fad_notify *notify, const char *state, const char *status);
 
+/* Tells that the daemon starts anew in the same process: the successor will tell READY=1. The
+ * watchdog counts from here. now_us is of the monotonic clock. */
+void fad_notify_reloading(struct fad_notify *notify, uint64_t now_us, const char *status);
+
 /* Tells that the loop turns. */
 void fad_notify_watchdog(struct fad_notify *notify);
 

@@ -1,5 +1,7 @@
 #include "daemon/server/server.h"
 
+#include "daemon/connection/carried.h"
+#include "daemon/server/loss.h"
 #include "daemon/server/stop.h"
 #include "daemon/util/log.h"
 
@@ -10,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,27 +21,31 @@
 
 /* --- Stopping -------------------------------------------------------------------------------- */
 
-static void on_signal(uv_signal_t *handle, int number)
+static void on_signals(uv_poll_t *poll, int status, int events)
 {
-    fad_stop(handle->data, number == SIGTERM ? "SIGTERM" : "SIGINT");
+    struct fad_server *server = poll->data;
+    struct signalfd_siginfo info;
+
+    (void)status;
+    (void)events;
+    while (read(server->signal_fd, &info, sizeof info) == sizeof info)
+        fad_stop(server, info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
 }
 
 static void on_stop_wake(uv_async_t *handle)
 {
     struct fad_server *server = handle->data;
 
-    if (server->fatal < 0)
-        fad_stop_now(server, "the backend failed");
+    if (server->loss.error < 0)
+        fad_loss_begin(server);
     fad_stop_if_done(server);
 }
 
 static void on_fatal(void *user, int error)
 {
     struct fad_server *server = user;
-    if (server->fatal == 0) {
-        server->fatal = error;
-        fad_log(FAD_LOG_ERROR, "the backend failed: %s", uv_strerror(error));
-    }
+
+    fad_loss_note(server, error);
     uv_async_send(&server->stop_wake); /* not here: the caller is in the middle of its work */
 }
 
@@ -76,7 +83,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     for (int i = 0; i < ACCEPT_BATCH; i++) {
-        int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept4(server->listener.handle.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
             take_connection(server, fd);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
@@ -97,11 +104,16 @@ void fad_server_notify(struct fad_server *server)
 {
     const bool serving = server->phase == FAD_SERVING;
     const uint64_t clients = server->connection_count, jobs = server->account.used.of[FAD_JOBS];
-    char status[128];
+    const uint64_t losses = server->loss.losses.count;
+    char status[128], lost[48] = "";
 
-    snprintf(status, sizeof status, "%s: %" PRIu64 " client%s, %" PRIu64 " request%s in flight",
+    if (server->phase == FAD_LOST && !server->stop_asked)
+        return; /* the next that it hears is fad_notify_reloading */
+    if (losses > 0)
+        snprintf(lost, sizeof lost, "; %" PRIu64 " device loss%s", losses, losses == 1 ? "" : "es");
+    snprintf(status, sizeof status, "%s: %" PRIu64 " client%s, %" PRIu64 " request%s in flight%s",
              serving ? "serving" : "stopping", clients, clients == 1 ? "" : "s", jobs,
-             jobs == 1 ? "" : "s");
+             jobs == 1 ? "" : "s", lost);
     fad_notify_tell(&server->notify, serving ? "READY=1" : "STOPPING=1", status);
 }
 
@@ -186,14 +198,48 @@ static void init_handles(struct fad_server *server)
     uv_timer_init(&server->loop, &server->tick);
     uv_timer_init(&server->loop, &server->watchdog);
     uv_timer_init(&server->loop, &server->stop_timer);
-    uv_signal_init(&server->loop, &server->sigterm);
-    uv_signal_init(&server->loop, &server->sigint);
     server->tick.data = server->watchdog.data = server->stop_timer.data = server;
-    server->sigterm.data = server->sigint.data = server;
+    server->signals.data = server;
     server->stop_wake.data = server->accept_poll.data = server;
     uv_timer_start(&server->tick, on_tick, 500, 500);
-    uv_signal_start(&server->sigterm, on_signal, SIGTERM);
-    uv_signal_start(&server->sigint, on_signal, SIGINT);
+}
+
+/* 0 or a negative errno. */
+static int catch_signals(struct fad_server *server)
+{
+    sigset_t set;
+    int r;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    if (sigprocmask(SIG_BLOCK, &set, NULL) != 0 ||
+        (server->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)) < 0)
+        return -errno;
+    r = uv_poll_init(&server->loop, &server->signals, server->signal_fd);
+    return r < 0 ? r : uv_poll_start(&server->signals, UV_READABLE, on_signals);
+}
+
+static void close_signals(struct fad_server *server)
+{
+    if (server->signal_fd >= 0)
+        close(server->signal_fd);
+    server->signal_fd = -1;
+}
+
+/* The counts go on where they can; nothing else depends on them. */
+static void take_counters(struct fad_server *server, const struct fad_handover *handover)
+{
+    struct fa_error error;
+
+    server->loss.losses = handover->losses;
+    server->next_number = handover->next_connection;
+    if (handover->counters < 0)
+        return;
+    if (fad_carried_read(handover->counters, &server->statistics, &server->users, &error) != FA_OK)
+        fad_log(FAD_LOG_ERROR, "the statistics start from zero: %s", error.text);
+    server->loss.answered_before = server->statistics.lost;
+    close(handover->counters);
 }
 
 static void close_handle(uv_handle_t *handle, void *unused)
@@ -204,7 +250,8 @@ static void close_handle(uv_handle_t *handle, void *unused)
 }
 
 int fad_server_init(struct fad_server *server, const struct fad_options *options,
-                    const struct fad_backend_ops *backend, struct fa_error *error)
+                    const struct fad_backend_ops *backend, const struct fad_handover *handover,
+                    struct fa_error *error)
 {
     struct fad_backend_config config = {.workers = (uint32_t)options->workers,
                                         .devices = options->devices,
@@ -212,7 +259,8 @@ int fad_server_init(struct fad_server *server, const struct fad_options *options
                                         .pinned_bytes = options->pinned};
     int r;
 
-    *server = (struct fad_server){.next_number = 1};
+    *server = (struct fad_server){
+        .next_number = 1, .signal_fd = -1, .listener.handle = {.fd = -1, .lock_fd = -1}};
     TAILQ_INIT(&server->connections);
     if ((r = uv_loop_init(&server->loop)) < 0) {
         fa_error_set(error, FA_INTERNAL, "", "cannot make the event loop: %s", uv_strerror(r));
@@ -226,10 +274,21 @@ int fad_server_init(struct fad_server *server, const struct fad_options *options
     set_limits(server, options);
     server->drain_ms = options->drain_seconds * 1000;
     fad_notify_init(&server->notify);
-    init_handles(server); /* before there is a socket that a signal could leave behind */
-    if ((r = (int)fad_listener_open(&server->listener, options->socket, error)) != 0)
+    init_handles(server);
+    /* Before there is a socket that a signal could leave behind. */
+    if ((r = catch_signals(server)) < 0) {
+        fa_error_set(error, FA_INTERNAL, "", "cannot catch signals: %s", uv_strerror(r));
         goto fail;
-    if ((r = uv_poll_init(&server->loop, &server->accept_poll, server->listener.fd)) < 0 ||
+    }
+    if (handover->taken) {
+        take_counters(server, handover);
+        r = (int)fad_listener_adopt(&server->listener, &handover->listener, error);
+    } else {
+        r = (int)fad_listener_open(&server->listener, options->socket, error);
+    }
+    if (r != 0)
+        goto fail;
+    if ((r = uv_poll_init(&server->loop, &server->accept_poll, server->listener.handle.fd)) < 0 ||
         (r = uv_async_init(&server->loop, &server->stop_wake, on_stop_wake)) < 0) {
         fa_error_set(error, FA_INTERNAL, "", "cannot make the event loop: %s", uv_strerror(r));
         goto fail;
@@ -243,26 +302,32 @@ int fad_server_init(struct fad_server *server, const struct fad_options *options
 fail:
     uv_walk(&server->loop, close_handle, NULL);
     uv_run(&server->loop, UV_RUN_DEFAULT);
+    close_signals(server);
     fad_notify_deinit(&server->notify);
     fad_listener_close(&server->listener);
+    fad_users_deinit(&server->users);
     fad_statistics_deinit(&server->statistics);
     uv_loop_close(&server->loop);
     return r;
 }
 
-int fad_server_run(struct fad_server *server)
+enum fad_end fad_server_run(struct fad_server *server)
 {
     const struct fad_backend *backend = server->engine.backend;
+    const struct fad_losses *losses = &server->loss.losses;
 
     fad_log(FAD_LOG_INFO, "serving %s on %s (%s, %u device%s, %u streams)",
             server->listener.address.sun_path, backend->devices[0].name, backend->ops->name,
             backend->device_count, backend->device_count == 1 ? "" : "s",
             backend->devices[0].streams);
+    if (losses->count > 0)
+        fad_log(FAD_LOG_INFO, "back %" PRIu64 " ms after the device was lost (loss %" PRIu64 ")",
+                (uv_hrtime() - losses->recent[0]) / 1000000, losses->count);
     fad_server_notify(server);
     if (server->notify.watchdog_ms > 0)
         uv_timer_start(&server->watchdog, on_watchdog, 0, server->notify.watchdog_ms);
     uv_run(&server->loop, UV_RUN_DEFAULT);
-    return server->fatal;
+    return server->phase == FAD_LOST ? fad_loss_conclude(server) : FAD_END_STOPPED;
 }
 
 void fad_server_deinit(struct fad_server *server)
@@ -279,6 +344,7 @@ void fad_server_deinit(struct fad_server *server)
     fad_users_deinit(&server->users);
     fad_account_deinit(&server->account);
     fad_statistics_deinit(&server->statistics);
+    close_signals(server);
     fad_notify_deinit(&server->notify);
     fad_listener_close(&server->listener);
 }

@@ -4,7 +4,6 @@
 #include "daemon/util/log.h"
 
 #include <inttypes.h>
-#include <signal.h>
 
 /* For the last answers of all, once everything is abandoned. */
 #define FLUSH_MS 1000
@@ -17,20 +16,23 @@ void fad_stop_if_done(struct fad_server *server)
     uv_handle_t *const handles[] = {
         (uv_handle_t *)&server->tick,       (uv_handle_t *)&server->watchdog,
         (uv_handle_t *)&server->stop_timer, (uv_handle_t *)&server->stop_wake,
-        (uv_handle_t *)&server->sigterm,    (uv_handle_t *)&server->sigint,
+        (uv_handle_t *)&server->signals,
     };
 
-    if (server->phase == FAD_SERVING || server->connection_count > 0 || uv_is_closing(handles[0]))
+    if (server->phase == FAD_SERVING || server->phase == FAD_LOST || server->connection_count > 0 ||
+        uv_is_closing(handles[0]))
         return;
     /* With these the loop has nothing left: no connection means no job. */
     for (size_t i = 0; i < sizeof handles / sizeof handles[0]; i++)
         uv_close(handles[i], NULL);
-    /* libuv has put back what the signals do by default; one more changes nothing now. */
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGINT, SIG_IGN);
-    fad_engine_deinit(&server->engine);
     fad_log_say_held();
     fad_log(FAD_LOG_INFO, "stopped");
+    if (server->loss.error < 0) { /* a lost device's backend may not end */
+        server->stuck = true;
+        uv_stop(&server->loop);
+        return;
+    }
+    fad_engine_deinit(&server->engine);
 }
 
 static void on_leave(uv_timer_t *timer)
@@ -93,18 +95,23 @@ static void drain(struct fad_server *server, const char *why)
     fad_stop_if_done(server);
 }
 
+/* What is in flight is being answered, and it ends within moments anyhow. */
+static void stop_lost(struct fad_server *server, const char *why)
+{
+    fad_log(FAD_LOG_INFO, "stopping: %s; not starting anew", why);
+    server->service.stopping = true;
+    fad_server_notify(server);
+}
+
 void fad_stop(struct fad_server *server, const char *why)
 {
+    const bool first = !server->stop_asked;
+
+    server->stop_asked = true;
     if (server->phase == FAD_SERVING)
         drain(server, why);
     else if (server->phase == FAD_DRAINING)
         abandon(server, why);
-}
-
-void fad_stop_now(struct fad_server *server, const char *why)
-{
-    if (server->phase == FAD_SERVING)
-        drain(server, why);
-    if (server->phase == FAD_DRAINING && server->connection_count > 0)
-        abandon(server, why);
+    else if (server->phase == FAD_LOST && first)
+        stop_lost(server, why);
 }

@@ -10,12 +10,9 @@
 
 struct fad_server;
 
-/* The first call begins to drain, for at most server->drain_ms; the next one abandons. why is for
- * the log. */
+/* The first call begins to drain, for at most server->drain_ms; the next one abandons. Where
+ * the device is lost, it ends instead of starting anew. why is for the log. */
 void fad_stop(struct fad_server *server, const char *why);
-
-/* Abandons without a drain, or in the midst of one. */
-void fad_stop_now(struct fad_server *server, const char *why);
 
 /* To be called when a connection is gone, not from inside the engine's work. */
 void fad_stop_if_done(struct fad_server *server);

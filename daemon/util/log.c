@@ -132,3 +132,9 @@ uint64_t fad_log_held(void)
 {
     return held;
 }
+
+void fad_log_add_held(uint64_t lines)
+{
+    held += lines;
+    said += lines;
+}

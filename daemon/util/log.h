@@ -52,4 +52,7 @@ void fad_log_say_held(void);
 /* Lines held back since the start. */
 uint64_t fad_log_held(void);
 
+/* Counts lines that were held back, and said, before this program began. */
+void fad_log_add_held(uint64_t lines);
+
 #endif

@@ -1,6 +1,7 @@
 #include "tests/helpers/scripted.h"
 
 #include "daemon/backend/completions.h"
+#include "daemon/backend/layout.h"
 
 #include <assert.h>
 #include <check.h>
@@ -28,11 +29,42 @@ void scripted_reset(void)
         .ops = &scripted_ops, .opens_ipc = true, .devices = scripted.devices, .device_count = 2};
 }
 
+/* Is the tensor's memory all on the device? */
+static bool on_device(const void *tensor, struct fa_extents extents, struct fa_strides strides)
+{
+    uint64_t elements;
+
+    if (!fa_span(extents, strides, &elements))
+        return false;
+    for (unsigned i = 0; i < scripted.open_regions; i++) {
+        const struct fad_region *region = scripted.opened[i];
+        const uint64_t offset = (uintptr_t)tensor - (uintptr_t)region->base;
+        if (region->source.kind != FAD_REGION_MEMFD && offset <= region->size &&
+            elements * sizeof(float) <= region->size - offset)
+            return true;
+    }
+    return elements == 0;
+}
+
+static void check_tensors(const struct fa_launch *launch)
+{
+    const struct fa_problem *problem = launch->problem;
+    const struct fa_tensors *tensors = launch->tensors;
+
+    assert(on_device(tensors->q, fa_q_extents(problem), problem->q));
+    assert(on_device(tensors->k, fa_kv_extents(problem), problem->k));
+    assert(on_device(tensors->v, fa_kv_extents(problem), problem->v));
+    assert(on_device(tensors->o, fa_q_extents(problem), problem->o));
+    assert(!tensors->lse || on_device(tensors->lse, fa_lse_extents(problem), problem->lse));
+}
+
 static void run_range(struct fad_range_op *range)
 {
     size_t size = range->kernel->scratch(range->launch.problem);
     void *scratch = aligned_alloc(64, (size + 64) / 64 * 64);
 
+    if (scripted.base.separate)
+        check_tensors(&range->launch);
     assert(scratch); /* Check's own asserts write to a file each: too slow for ranges */
     range->launch.scratch = scratch;
     range->op.status = range->kernel->launch(&range->launch);
@@ -87,11 +119,13 @@ static void open_region(struct fad_region *region, struct fad_op *op)
         region->size = source->size;
     } else {
         region->size = source->kind == FAD_REGION_IPC ? scripted.ipc_size : source->size;
-        region->base = calloc(1, region->size);
+        region->base = aligned_alloc(64, (region->size + 63) / 64 * 64);
         ck_assert_ptr_nonnull(region->base);
+        memset(region->base, source->uncleared ? SCRIPTED_POISON : 0, region->size);
     }
     op->status = 0;
-    scripted.open_regions++;
+    assert(scripted.open_regions < 64);
+    scripted.opened[scripted.open_regions++] = region;
 }
 
 static void close_region(struct fad_region *region, struct fad_op *op)
@@ -101,6 +135,9 @@ static void close_region(struct fad_region *region, struct fad_op *op)
     else
         free(region->base);
     op->status = 0;
+    for (unsigned i = 0; i < scripted.open_regions; i++)
+        if (scripted.opened[i] == region)
+            scripted.opened[i] = scripted.opened[scripted.open_regions - 1];
     scripted.open_regions--;
 }
 
@@ -121,6 +158,10 @@ static void complete(const struct scripted_held *held)
         open_region(held->region, op);
     else if (held->call == SCRIPTED_CLOSE)
         close_region(held->region, op);
+    else if (held->call == SCRIPTED_COPY)
+        fad_copy_step(held->copy, held->copy->size);
+    else if (held->wait->given_up)
+        op->status = FA_CANCELLED;
     if (fail && held->call == SCRIPTED_OPEN && held->region->source.kind == FAD_REGION_MEMFD)
         close(held->region->source.fd);
     if (scripted.base.completions)
@@ -182,6 +223,12 @@ static int copy(struct fad_backend *backend, struct fad_copy *what)
     return take((struct scripted_held){.op = &what->op, .call = SCRIPTED_COPY, .copy = what});
 }
 
+static int event_wait(struct fad_backend *backend, struct fad_event_wait *wait)
+{
+    (void)backend;
+    return take((struct scripted_held){.op = &wait->op, .call = SCRIPTED_EVENT, .wait = wait});
+}
+
 static int launch_range(struct fad_backend *backend, struct fad_range_op *range)
 {
     (void)backend;
@@ -240,6 +287,7 @@ const struct fad_backend_ops scripted_ops = {
     .region_open = region_open,
     .region_close = region_close,
     .copy = copy,
+    .event_wait = event_wait,
     .launch_range = launch_range,
     .poll = poll,
     .host_alloc = host_alloc,

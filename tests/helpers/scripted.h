@@ -1,6 +1,7 @@
 /* scripted.h: a backend that does as a test says: refuses, fails, holds back or reorders its calls.
  * Two devices with two streams each (a test may give them up to eight), memory of the host's, IPC
- * handles that open malloc'd memory. Ranges run in virtual time, those of a stream one by one. */
+ * handles that open malloc'd memory. Ranges run in virtual time, those of a stream one by one.
+ * When a test sets base.separate, every range is held to tensors in open OWNED and IPC regions. */
 #ifndef SCRIPTED_H
 #define SCRIPTED_H
 
@@ -11,6 +12,7 @@ enum scripted_call {
     SCRIPTED_CLOSE,
     SCRIPTED_COPY,
     SCRIPTED_LAUNCH,
+    SCRIPTED_EVENT,
     SCRIPTED_CALLS
 };
 
@@ -20,10 +22,14 @@ struct scripted_held {
     struct fad_range_op *range;  /* LAUNCH */
     struct fad_region *region;   /* OPEN, CLOSE */
     struct fad_copy *copy;       /* COPY */
+    struct fad_event_wait *wait; /* EVENT */
     uint64_t taken_ns, takes_ns; /* LAUNCH: in virtual time */
 };
 
 #define SCRIPTED_STREAMS_MAX 8
+
+/* What uncleared memory is full of. */
+#define SCRIPTED_POISON 0xa5
 
 struct scripted {
     /* The script: */
@@ -40,6 +46,7 @@ struct scripted {
     /* What happened: */
     unsigned calls[SCRIPTED_CALLS];
     unsigned polls;
+    const struct fad_region *opened[64]; /* open_regions of them, in any order */
     unsigned open_regions;
     size_t host_used;
     struct scripted_held held[64];

@@ -1,0 +1,274 @@
+/* cuda_devices.c: which GPUs to serve on, and what each needs before the first request. */
+#include "daemon/backend/cuda_parts.h"
+
+#include "daemon/util/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- Choosing -------------------------------------------------------------------------------- */
+
+/* "GPU-" and 8-4-4-4-12 hex digits, as nvidia-smi -L prints it. */
+#define UUID_TEXT 41
+
+static void format_uuid(const cudaUUID_t *uuid, char out[UUID_TEXT])
+{
+    size_t length = (size_t)snprintf(out, UUID_TEXT, "GPU-");
+
+    for (size_t i = 0; i < sizeof uuid->bytes; i++)
+        length += (size_t)snprintf(out + length, UUID_TEXT - length, "%s%02x",
+                                   i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                                   (unsigned char)uuid->bytes[i]);
+}
+
+static int no_cuda(struct fa_error *error, cudaError_t code)
+{
+    int driver = 0;
+
+    (void)cudaGetLastError();
+    if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess) {
+        if (driver == 0)
+            fa_error_set(error, FA_UNIMPLEMENTED, "backend", "there is no NVIDIA driver");
+        else
+            fa_error_set(error, FA_UNIMPLEMENTED, "backend",
+                         "the NVIDIA driver is for CUDA up to %d.%d, this fad needs %d.%d",
+                         driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                         CUDART_VERSION % 1000 / 10);
+        return -ENODEV;
+    }
+    fa_error_set(error, FA_UNIMPLEMENTED, "backend", "%s (%s)", cudaGetErrorString(code),
+                 cudaGetErrorName(code));
+    /* Anything else is a GPU that ought to work. */
+    return code == cudaErrorNoDevice || code == cudaErrorStubLibrary ? -ENODEV : -EIO;
+}
+
+/* The ordinal that an entry of --device names, -1 for none. */
+static int find_device(const char *entry, size_t length, int count)
+{
+    char *end;
+    const long ordinal = strtol(entry, &end, 10);
+
+    if (length > 0 && end == entry + length && ordinal >= 0 && ordinal < count)
+        return (int)ordinal;
+    for (int i = 0; i < count; i++) {
+        struct cudaDeviceProp properties;
+        char uuid[UUID_TEXT];
+
+        if (cudaGetDeviceProperties(&properties, i) != cudaSuccess)
+            continue;
+        format_uuid(&properties.uuid, uuid);
+        if (length == strlen(uuid) && strncmp(uuid, entry, length) == 0)
+            return i;
+    }
+    return -1;
+}
+
+/* Fills ordinals with what the list names. */
+static int parse_list(const char *list, int count, int *ordinals, uint32_t *chosen,
+                      struct fa_error *error)
+{
+    for (const char *entry = list;; entry++) {
+        const size_t length = strcspn(entry, ",");
+        const int ordinal = find_device(entry, length, count);
+        bool twice = false;
+
+        for (uint32_t i = 0; i < *chosen; i++)
+            twice |= ordinals[i] == ordinal;
+        if (ordinal < 0 || twice || *chosen == FAD_DEVICES_MAX) {
+            fa_error_set(error, FA_INVALID_ARGUMENT, "device",
+                         "'%.*s' %s; there are %d, from 0 on, and nvidia-smi -L lists their UUIDs",
+                         (int)length, entry,
+                         ordinal < 0 ? "names no GPU here"
+                         : twice     ? "is there twice"
+                                     : "is one too many",
+                         count);
+            return -EINVAL;
+        }
+        ordinals[(*chosen)++] = ordinal;
+        entry += length;
+        if (!*entry)
+            return 0;
+    }
+}
+
+/* --- Readying -------------------------------------------------------------------------------- */
+
+static void describe(struct fad_device *out, const struct cudaDeviceProp *properties, int arch,
+                     uint32_t streams)
+{
+    out->target = (struct fa_target){FA_CUDA, arch};
+    snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, properties->name);
+    memcpy(out->uuid, properties->uuid.bytes, sizeof out->uuid);
+    out->memory_bytes = properties->totalGlobalMem;
+    out->streams = streams;
+    out->shared = true;
+    out->express = streams / 2;
+}
+
+static int make_pool(struct cuda_device *device)
+{
+    struct cudaMemPoolProps properties = {
+        .allocType = cudaMemAllocationTypePinned,
+        .location = {.type = cudaMemLocationTypeDevice, .id = device->ordinal}};
+    uint64_t keep_all = UINT64_MAX; /* else every wait for a stream would give memory back */
+    void *memory;
+    int status =
+        cuda_status(device, cudaMemPoolCreate(&device->pool, &properties), "a memory pool");
+
+    if (status == 0)
+        status = cuda_status(
+            device,
+            cudaMemPoolSetAttribute(device->pool, cudaMemPoolAttrReleaseThreshold, &keep_all),
+            "a memory pool");
+    /* The first allocation makes the pool grow. */
+    if (status == 0)
+        status = cuda_status(
+            device,
+            cudaMallocFromPoolAsync(&memory, CUDA_POOL_KEPT, device->pool, device->memory.stream),
+            "device memory");
+    if (status == 0)
+        status = cuda_status(device, cudaFreeAsync(memory, device->memory.stream), "device memory");
+    return status;
+}
+
+static int make_streams(struct cuda_device *device, uint32_t count)
+{
+    const uint32_t express = device->backend->devices[device - device->backend->parts].express;
+    int low, high, status;
+
+    if ((status = cuda_status(device, cudaDeviceGetStreamPriorityRange(&low, &high),
+                              "stream priorities")) != 0 ||
+        (status = cuda_queue_init(&device->in, device, high)) != 0 ||
+        (status = cuda_queue_init(&device->out, device, high)) != 0)
+        return status;
+    device->streams = calloc(count, sizeof *device->streams);
+    if (!device->streams)
+        return -ENOMEM;
+    while (device->stream_count < count) {
+        const bool is_express = device->stream_count >= count - express;
+
+        status = cuda_queue_init(&device->streams[device->stream_count], device,
+                                 is_express ? high : low);
+        if (status != 0)
+            return status;
+        device->stream_count++;
+    }
+    return 0;
+}
+
+static int begin_device(struct cuda_device *device, struct fad_device *out, uint32_t streams,
+                        struct fa_error *error)
+{
+    struct cudaDeviceProp properties;
+    enum fa_status prepared;
+    int arch, status;
+
+    if ((prepared = fa_cuda_prepare(&arch, error)) != FA_OK)
+        return prepared == FA_UNIMPLEMENTED ? -ENODEV : -EIO;
+    if (cudaGetDeviceProperties(&properties, device->ordinal) != cudaSuccess)
+        return no_cuda(error, cudaErrorInvalidDevice);
+    describe(out, &properties, arch, streams);
+    TAILQ_INIT(&device->handles);
+    if ((status = cuda_queue_init(&device->memory, device, 0)) == 0 &&
+        (status = make_pool(device)) == 0)
+        status = make_streams(device, streams);
+    if (status == 0 &&
+        (status = fad_worker_begin(&device->worker, device->backend->base.completions)) == 0)
+        device->worker_started = true;
+    if (status == 0)
+        return 0;
+    fa_error_set(error, FA_RESOURCE_EXHAUSTED, "backend",
+                 "GPU %d (%s) has no room for streams and memory of fad's", device->ordinal,
+                 out->name);
+    return status < 0 ? status : -ENOMEM;
+}
+
+/* Readies GPU ordinal as the backend's next. */
+static int add_device(struct cuda_backend *backend, int ordinal, uint32_t streams,
+                      struct fa_error *error)
+{
+    struct cuda_device *device = &backend->parts[backend->device_count];
+    cudaError_t code;
+    int status;
+
+    device->backend = backend;
+    device->ordinal = ordinal;
+    if ((code = cudaSetDevice(ordinal)) != cudaSuccess)
+        return no_cuda(error, code);
+    status = begin_device(device, &backend->devices[backend->device_count], streams, error);
+    if (status == -ENODEV)
+        return status;
+    backend->device_count++; /* there is something to end */
+    return status;
+}
+
+static int find_driver(struct cuda_backend *backend, struct fa_error *error)
+{
+    enum cudaDriverEntryPointQueryResult found;
+    void *function = NULL;
+    cudaError_t code = cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &function, 12000,
+                                                        cudaEnableDefault, &found);
+
+    if (code != cudaSuccess)
+        return no_cuda(error, code);
+    if (found != cudaDriverEntryPointSuccess) {
+        fa_error_set(error, FA_UNIMPLEMENTED, "backend", "the driver has no cuMemGetAddressRange");
+        return -ENODEV;
+    }
+    memcpy(&backend->driver.get_address_range, &function, sizeof function);
+    return 0;
+}
+
+int cuda_devices_init(struct cuda_backend *backend, const struct fad_backend_config *config,
+                      struct fa_error *error)
+{
+    int ordinals[FAD_DEVICES_MAX], count, status;
+    uint32_t chosen = 0;
+    cudaError_t code = cudaGetDeviceCount(&count);
+
+    if (code != cudaSuccess)
+        return no_cuda(error, code);
+    if (config->devices) {
+        if ((status = parse_list(config->devices, count, ordinals, &chosen, error)) != 0)
+            return status;
+    } else {
+        for (int i = 0; i < count && chosen < FAD_DEVICES_MAX; i++)
+            ordinals[chosen++] = i;
+    }
+    for (uint32_t i = 0; i < chosen; i++) {
+        status = add_device(backend, ordinals[i], config->streams, error);
+        if (status == -ENODEV && !config->devices)
+            fad_log(FAD_LOG_INFO, "GPU %d cannot serve: %s", ordinals[i], error->text);
+        else if (status != 0)
+            return status;
+    }
+    if (backend->device_count == 0)
+        return -ENODEV; /* *error says why the last one cannot */
+    return find_driver(backend, error);
+}
+
+static void end_device(struct cuda_device *device)
+{
+    cuda_use(device);
+    if (device->worker_started)
+        fad_worker_end(&device->worker);
+    cuda_handles_close(device);
+    for (uint32_t i = 0; i < device->stream_count; i++)
+        cuda_queue_deinit(&device->streams[i]);
+    free(device->streams);
+    cuda_queue_deinit(&device->in);
+    cuda_queue_deinit(&device->out);
+    if (device->memory.stream)
+        (void)cudaStreamSynchronize(device->memory.stream); /* frees what was given back */
+    cuda_queue_deinit(&device->memory);
+    if (device->pool)
+        (void)cudaMemPoolDestroy(device->pool);
+}
+
+void cuda_devices_deinit(struct cuda_backend *backend)
+{
+    for (uint32_t i = 0; i < backend->device_count; i++)
+        end_device(&backend->parts[i]);
+}
