@@ -64,9 +64,14 @@ START_TEST(row_22_pending_requests_are_lost_and_the_daemon_comes_back)
     fd = wire_greet(); /* at once: it is not refused, but waits */
     wire_serves(fd);
     loss_await(1);
-    for (size_t c = 0; c < CLIENTS; c += 2) {
+    for (size_t c = 0; c < CLIENTS; c++) {
+        struct wire_forward again;
+
+        wire_forward_make(&again, WIRE_SMALL, 0); /* the double-precision check is slow */
+        peer_use_all(&again, ALL, &memory[c]);
         peer_push(&memory[c], 0);
-        peer_run(fd, &f[c], 20, &memory[c]);
+        peer_run(fd, &again, 20, &memory[c]);
+        wire_forward_free(&again);
     }
     for (size_t c = 0; c < CLIENTS; c++) {
         wire_forward_free(&f[c]);

@@ -177,8 +177,17 @@ START_TEST(row_25_event_that_never_fires)
         wire_serves(other);
     wire_serves(fd);               /* its own other requests, too */
     ck_assert(!wire_has_news(fd)); /* by now none was answered */
-    for (uint64_t id = 10; id < 10 + WAIT; id++)
-        peer_expect(fd, id, FA_EVENT_TIMEOUT);
+    for (uint64_t seen = 0; seen != (1u << WAIT) - 1;) {
+        struct wire_reply reply;
+
+        wire_receive(fd, &reply);
+        ck_assert_msg(reply.message->status == FAD__STATUS__EVENT_TIMEOUT, "%s: %s",
+                      fa_status_name((enum fa_status)reply.message->status), reply.message->text);
+        ck_assert(reply.frame.id >= 10 && reply.frame.id < 10 + WAIT);
+        ck_assert(!(seen & 1u << (reply.frame.id - 10)));
+        seen |= 1u << (reply.frame.id - 10);
+        wire_release(&reply);
+    }
     wire_serves(fd);
     waiting_end(&w);
     close(other);
