@@ -184,7 +184,7 @@ clean:
 # --- Installing ----------------------------------------------------------------------------------
 
 PREFIX ?= /usr/local
-INSTALLED = bin/fad bin/fa-cli lib/libfa.a include/fad/fa.h \
+INSTALLED = bin/fad bin/fa-cli lib/libfa.a include/fad/fa.h include/fad/fa_cuda.h \
             $(HEADERS:%=include/fad/proto/%) \
             lib/systemd/system/fad.service lib/systemd/system/fad.socket \
             lib/sysusers.d/fad.conf lib/tmpfiles.d/fad.conf
@@ -197,7 +197,7 @@ install: build
 	    $(TO)/include/fad/proto
 	install -m 755 $(B)/fad $(B)/fa-cli $(TO)/bin
 	install -m 644 $(B)/libfa.a $(TO)/lib
-	install -m 644 client/fa.h $(TO)/include/fad
+	install -m 644 client/fa.h client/fa_cuda.h $(TO)/include/fad
 	install -m 644 $(HEADERS:%=proto/%) $(TO)/include/fad/proto
 	install -m 644 systemd/fad.socket $(TO)/lib/systemd/system
 	sed 's|^ExecStart=/usr/local/|ExecStart=$(PREFIX)/|' systemd/fad.service \
@@ -258,7 +258,7 @@ $(B)/%.o: %.cu Makefile $(B)/cuda.config
 
 # libfa carries the protocol, so that a program needs no other archive of ours. It is one object in
 # which only what its headers declare, each function on a line's start, is visible to the program.
-PUBLIC := client/fa.h $(HEADERS:%=proto/%)
+PUBLIC := client/fa.h client/fa_cuda.h $(HEADERS:%=proto/%)
 $(B)/libfa.o: $(call obj,$(CLIENT)) $(PROTO_OBJ) $(PUBLIC)
 	$(Q)$(CC) -r -nostdlib -o $@ $(filter %.o,$^)
 	$(Q)sed -n 's/^[a-z].*[ *]\(fa_[a-z0-9_]*\)(.*/\1/p' $(PUBLIC) >$(@:.o=.symbols)
