@@ -87,7 +87,10 @@ KERNELS := $(wildcard kernels/*.c) $(filter-out kernels/cpu/tiled.c,$(wildcard k
 DAEMON  := $(filter-out $(if $(NO_CUDA),daemon/backend/cuda%),$(wildcard daemon/*/*.c))
 CLIENT  := $(wildcard client/*.c)
 CLI     := $(wildcard client/cli/*.c)
-HELPERS := $(wildcard tests/helpers/*.c)
+# A CUDA driver without a GPU is a library of its own; and one that is too old.
+FAKE_DRIVER := $(wildcard tests/helpers/fake_driver*.c)
+FAKE_CUDA := $(B)/tests/fakecuda/libcuda.so.1 $(B)/tests/oldcuda/libcuda.so.1
+HELPERS := $(filter-out $(FAKE_DRIVER),$(wildcard tests/helpers/*.c))
 TESTS   := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 obj      = $(patsubst %.c,$(B)/%.o,$(1))
 
@@ -165,7 +168,8 @@ check-all:
 	$(MAKE) lint
 
 .PHONY: tests
-tests: $(TESTS:%=$(B)/tests/%) $(B)/tests/readme_example $(B)/tests/proto_example.py
+tests: $(TESTS:%=$(B)/tests/%) $(B)/tests/readme_example $(B)/tests/proto_example.py \
+       $(FAKE_CUDA)
 
 deps:
 	@tests/install-deps build $(if $(NO_CUDA),,g++)
@@ -283,6 +287,13 @@ $(B)/tests/test_%: $(B)/tests/test_%.o $(call obj,$(HELPERS)) $(call obj,$(CLI_P
                    $(call obj,$(CLIENT)) $(B)/libfad.a $(B)/libfakernels.a
 	@$(if $(V),,echo '  LINK $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) $(CLI_LIBS) $(CHECK_LIBS)
+
+$(B)/tests/oldcuda/libcuda.so.1: CPPFLAGS += -DFAKE_CUDA_OLD
+$(FAKE_CUDA): $(FAKE_DRIVER) tests/helpers/fake_driver.h tests/helpers/fake_cuda.h Makefile
+	@mkdir -p $(@D)
+	@$(if $(V),,echo '  LINK $@')
+	$(Q)$(CC) $(CPPFLAGS) $(filter-out -fPIE,$(CFLAGS)) -fPIC $(filter-out -pie,$(LDFLAGS)) -shared \
+	    -Wl,-soname,libcuda.so.1 -o $@ $(FAKE_DRIVER)
 
 # --- Tests for a GPU: built wherever nvcc is, run by tests/check-gpu ------------------------------
 

@@ -53,15 +53,15 @@ enum fa_status fa_cuda_alloc(void **out, uint64_t size, const uint8_t *uuid, str
 
 enum fa_status fa_cuda_free(void *pointer, struct fa_error *error)
 {
-    struct fa_error unwanted;
+    struct fa_error unwanted, wrong;
     struct fa_cuda_home home;
     int result;
 
     error = error ? error : &unwanted;
     if (!pointer)
         return FA_OK;
-    if (fa_cuda_find(pointer, &home, error) != FA_OK)
-        return fa_error_set(error, error->status, "pointer", "%s", error->text);
+    if (fa_cuda_find(pointer, &home, &wrong) != FA_OK)
+        return fa_error_set(error, wrong.status, "pointer", "%s", wrong.text);
     result = fa_cuda_enter(&home);
     if (result == FA_CU_SUCCESS) {
         result = home.driver->free((uintptr_t)pointer);
