@@ -34,7 +34,7 @@ static const struct {
     {"cuStreamSynchronize", offsetof(struct fa_cuda_driver, stream_wait)},
 };
 
-/* --- Loading ----------------------------------------------------------------------------------- */
+/* --- Loading --------------------------------------------------------------------------------- */
 
 static struct fa_cuda_driver driver;
 static struct fa_error load_error; /* status FA_OK: it is loaded and initialised */
@@ -107,7 +107,7 @@ enum fa_status fa_cuda_failed(struct fa_error *error, int result, const char *wa
                         fa_cuda_text(result, text, sizeof text));
 }
 
-/* --- Contexts ---------------------------------------------------------------------------------- */
+/* --- Contexts -------------------------------------------------------------------------------- */
 
 int fa_cuda_enter(const struct fa_cuda_home *home)
 {

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* --- The driver's API, so far as it is used: from its reference manual --------------------------- */
+/* --- The driver's API, so far as it is used: from its reference manual ----------------------- */
 
 /* CUresult */
 enum { FA_CU_SUCCESS = 0, FA_CU_INVALID_VALUE = 1, FA_CU_OUT_OF_MEMORY = 2 };
@@ -68,7 +68,7 @@ struct fa_cuda_driver {
     int (*stream_wait)(void *stream);
 };
 
-/* --- What libfa makes of it -------------------------------------------------------------------- */
+/* --- What libfa makes of it ------------------------------------------------------------------ */
 
 /* The driver, which the first call loads; NULL: there is none, and *error says why. Once for all:
  * what is missing does not come later. */
@@ -86,7 +86,7 @@ struct fa_cuda_home {
 int fa_cuda_enter(const struct fa_cuda_home *home);
 void fa_cuda_leave(const struct fa_cuda_home *home);
 
-/* Describes a CUresult: "CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)". Returns out. */
+/* A CUresult in words: "CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)". Returns out. */
 const char *fa_cuda_text(int result, char *out, size_t size);
 
 /* What a CUresult is to the user of libfa, who wanted that: FA_OK for a success, else with *error:

@@ -1,6 +1,6 @@
 #include "client/cuda_memory.h"
 
-/* --- Finding memory ---------------------------------------------------------------------------- */
+/* --- Finding memory -------------------------------------------------------------------------- */
 
 /* A pointer's attribute; 0 when it has none. Attributes have one to eight bytes, of which a zeroed
  * number takes any on a little-endian host, and there are no others with CUDA. */
@@ -95,7 +95,7 @@ enum fa_status fa_cuda_export(const void *pointer, struct fa_cuda_memory *out,
     return FA_OK;
 }
 
-/* --- Events ------------------------------------------------------------------------------------ */
+/* --- Events ---------------------------------------------------------------------------------- */
 
 enum fa_status fa_cuda_export_event(void *event, const struct fa_cuda_home *home,
                                     struct fa_cuda_handle *out, struct fa_error *error)
@@ -127,7 +127,7 @@ enum fa_status fa_cuda_await_event(void *event, const struct fa_cuda_home *home,
     return fa_cuda_failed(error, result, "wait for it");
 }
 
-/* --- Copying ----------------------------------------------------------------------------------- */
+/* --- Copying --------------------------------------------------------------------------------- */
 
 static int copy_bytes(const struct fa_cuda_driver *driver, char *device, char *host, size_t size,
                       bool gather)

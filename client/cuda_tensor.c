@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- Allocations that the daemon opens --------------------------------------------------------- */
+/* --- Allocations that the daemon opens ------------------------------------------------------- */
 
 /* The allocation of that pointer among those that were shared before, or NULL. */
 static const struct fa_cuda_memory *find_export(const struct fa_client *client, const void *pointer)
@@ -75,7 +75,7 @@ void fa_cuda_locate(struct fa_cuda_memory *memory, Fad__CudaIpcLocation *locatio
     location->device_uuid = (ProtobufCBinaryData){sizeof memory->uuid, memory->uuid};
 }
 
-/* --- Tensors ----------------------------------------------------------------------------------- */
+/* --- Tensors --------------------------------------------------------------------------------- */
 
 static enum fa_status place_ipc(struct fa_client *client, struct fa_placed *placed,
                                 const char *field)
@@ -122,7 +122,7 @@ enum fa_status fa_cuda_place(struct fa_client *client, struct fa_placed *placed)
                           (int)tensor->cuda);
 }
 
-/* --- The event --------------------------------------------------------------------------------- */
+/* --- The event ------------------------------------------------------------------------------- */
 
 enum fa_status fa_cuda_place_event(struct fa_client *client, struct fa_placed tensors[FA_TENSORS],
                                    void *event, struct fa_cuda_handle *handle)

@@ -1,6 +1,6 @@
-/* fa.h: libfa, a client of the fad attention daemon. Link with libfa.a and -lprotobuf-c. No CUDA is
- * needed: with tensors in device memory libfa loads the driver, libcuda.so.1, at run time. fa_cuda.h
- * has device memory for programs without the CUDA toolkit.
+/* fa.h: libfa, a client of the fad attention daemon. Link with libfa.a and -lprotobuf-c. No CUDA
+ * is needed: with tensors in device memory libfa loads the driver, libcuda.so.1, at run time.
+ * fa_cuda.h has device memory for programs without the CUDA toolkit.
  *
  * A client is one connection. Nothing here raises a signal, prints, or exits. Every call that can
  * fail returns an enum fa_status, and fa_last_error() then tells in words what was wrong and which
@@ -106,9 +106,9 @@ enum fa_status fa_region_register(struct fa_client *client, struct fa_region **o
                                   const struct fa_shared *shared, bool writable);
 
 /* Registers device memory as FA_CUDA_IPC tensors use it (below): the region is what lies between
- * pointer, a multiple of 4, and its allocation's end. The daemon maps the whole allocation and keeps
- * its memory until the region is released, also when it is freed here. Refused as those tensors
- * are, with the field "pointer". */
+ * pointer, a multiple of 4, and its allocation's end. The daemon maps the whole allocation and
+ * keeps its memory until the region is released, also when it is freed here. Refused as those
+ * tensors are, with the field "pointer". */
 enum fa_status fa_region_register_cuda(struct fa_client *client, struct fa_region **out,
                                        const void *pointer, bool writable);
 
@@ -140,9 +140,9 @@ enum fa_cuda {
      * FA_IPC_REFUSED, and so is all when fa_info.transports has no "cuda-ipc". The daemon keeps
      * the allocation mapped for some seconds after its last use: freed here, it is free then. */
     FA_CUDA_IPC = 1,
-    /* Any device memory, and any daemon: copied through host memory, as an inline tensor. The copies
-     * wait, on the default stream: of an input in the call that submits it, of an output in the call
-     * that receives the answer, which in an event loop is fa_client_process. */
+    /* Any device memory, and any daemon: copied through host memory, as an inline tensor. The
+     * copies wait, on the default stream: of an input in the call that submits it, of an output in
+     * the call that receives the answer, which in an event loop is fa_client_process. */
     FA_CUDA_COPY = 2,
 };
 
@@ -152,9 +152,9 @@ enum fa_cuda {
  * region NULL: data is its first element, in this process's memory; inputs are only read. A tensor
  * without elements (an extent is 0) may have any pointer but NULL. Where shared is NULL too, and
  * cuda FA_CUDA_NO, it is sent and received over the socket ("inline"), one with gaps through a
- * packed copy: of an input when it is submitted, of an output when it is answered. With shared, data
- * points into that memory, at a multiple of 4 bytes from its start, and the daemon works on it in
- * place.
+ * packed copy: of an input when it is submitted, of an output when it is answered. With shared,
+ * data points into that memory, at a multiple of 4 bytes from its start, and the daemon works on
+ * it in place.
  *
  * region: its first element lies region_offset bytes into the region, a multiple of 4; data and
  * shared must be NULL, and cuda FA_CUDA_NO.

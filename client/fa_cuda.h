@@ -18,16 +18,17 @@
 extern "C" {
 #endif
 
-/* Memory of size bytes (> 0), as cudaMalloc gives, with anything in it, on the device with this UUID
- * (16 bytes, as in fa_device; FA_NOT_FOUND: this process sees none) or, for NULL, on the first. It
- * keeps that device's primary context. *out is to be freed by fa_cuda_free; NULL on failure. */
+/* Memory of size bytes (> 0), as cudaMalloc gives, with anything in it, on the device with this
+ * UUID (16 bytes, as in fa_device; FA_NOT_FOUND: this process sees none) or, for NULL, on the
+ * first. It keeps that device's primary context. *out is to be freed by fa_cuda_free; NULL on
+ * failure. */
 enum fa_status fa_cuda_alloc(void **out, uint64_t size, const uint8_t *uuid,
                              struct fa_error *error);
 
 /* Frees what fa_cuda_alloc returned. NULL is legal. */
 enum fa_status fa_cuda_free(void *pointer, struct fa_error *error);
 
-/* Copies size bytes, of which one side at least is device memory, and waits until they are there. */
+/* Copies size bytes and waits until they are there. One side at least is device memory. */
 enum fa_status fa_cuda_copy(void *to, const void *from, uint64_t size, struct fa_error *error);
 
 #ifdef __cplusplus

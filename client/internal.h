@@ -32,7 +32,7 @@
 #define FA_EXPORTS_MAX 64u
 /* Where those in flight are found by their ids, which count up: a power of two. */
 #define FA_BUCKETS 1024u
-/* A request's message; the longest is a forward's, with five tensors by CUDA IPC and all else: 930. */
+/* A request's message; the longest is a forward's with all tensors by CUDA IPC: 930. */
 #define FA_MESSAGE_MAX 1024u
 /* The wire's rule for offsets, whatever the element. */
 #define FA_OFFSET_ALIGN 4
@@ -312,7 +312,7 @@ bool fa_tensor_is_inline(const struct fa_placed *placed);
 uint64_t fa_tensor_wire_bytes(const struct fa_placed *placed);
 
 /* Makes *out the memory that an inline tensor is sent from or received into: the user's own where
- * it is in host memory and has the wire's form, else a packed copy, which for an input is filled. */
+ * the host can reach it and it has the wire's form, else a packed copy, for an input filled. */
 enum fa_status fa_tensor_buffer(struct fa_client *client, const struct fa_placed *placed,
                                 struct fa_copy *copy, struct iovec *out);
 

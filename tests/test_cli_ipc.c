@@ -34,7 +34,7 @@ static void note(uint64_t *list, size_t *count, uint64_t value)
     list[(*count)++] = value;
 }
 
-/* --- Forward ----------------------------------------------------------------------------------- */
+/* --- Forward --------------------------------------------------------------------------------- */
 
 /* A tensor's floats: in a mapping of its own, or in a payload. */
 struct place {
@@ -180,7 +180,7 @@ static struct test_output run_on(struct server *server, const char *const argv[]
     run_on(server, (const char *const[]){test_program("fa-cli"), command, __VA_ARGS__}, \
            sizeof((const char *[]){"", "", __VA_ARGS__}) / sizeof(const char *))
 
-/* --- With a device ----------------------------------------------------------------------------- */
+/* --- With a device --------------------------------------------------------------------------- */
 
 static const char *const ways[] = {"ipc", "q=ipc", "o=ipc", "ipc,k=inline,lse=inline", "lse=ipc"};
 
@@ -247,7 +247,7 @@ START_TEST(info_names_devices_as_nvidia_does)
 }
 END_TEST
 
-/* --- Without ----------------------------------------------------------------------------------- */
+/* --- Without --------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name, *value; /* set in the environment */

@@ -1,5 +1,5 @@
-/* libfa's tensors and regions in device memory that is shared by CUDA IPC: how they are named on the
- * wire, and when the driver is asked for a handle. The driver is a fake one, see fake_cuda.h. */
+/* libfa's tensors and regions in device memory that is shared by CUDA IPC: how they are named on
+ * the wire, and when the driver is asked for a handle. The driver is that of fake_cuda.h. */
 #include "tests/helpers/fake_cuda.h"
 #include "tests/helpers/fake_region.h"
 #include "tests/helpers/test.h"
@@ -61,7 +61,7 @@ static void check_event(const Fad__Tensor *tensor, uint32_t number)
     ck_assert_uint_eq(handle.number, number);
 }
 
-/* --- Where they are ---------------------------------------------------------------------------- */
+/* --- Where they are -------------------------------------------------------------------------- */
 
 struct places {
     char *a, *b;
@@ -194,7 +194,7 @@ START_TEST(mixed)
 }
 END_TEST
 
-/* --- Handles that are kept --------------------------------------------------------------------- */
+/* --- Handles that are kept ------------------------------------------------------------------- */
 
 /* Expects q in each of the allocations, whose id q's buffer_id is. */
 struct series {
@@ -293,7 +293,7 @@ START_TEST(many_allocations)
 }
 END_TEST
 
-/* --- Regions ----------------------------------------------------------------------------------- */
+/* --- Regions --------------------------------------------------------------------------------- */
 
 enum { REGION = 9, BASE = 260 };
 

@@ -1,5 +1,6 @@
-/* libfa's tensors in device memory that are copied through host memory (FA_CUDA_COPY), and fa_cuda.h.
- * The driver is a fake one, see fake_cuda.h: its memory cannot be touched but by its copies. */
+/* libfa's tensors in device memory that are copied through host memory (FA_CUDA_COPY), and
+ * fa_cuda.h. The driver is a fake one, see fake_cuda.h: its memory cannot be touched but by its
+ * copies. */
 #include "client/fa_cuda.h"
 #include "tests/helpers/fake_cuda.h"
 #include "tests/helpers/fake_daemon.h"
@@ -25,7 +26,7 @@ static void *counting(enum fake_cuda_kind kind, int device, size_t floats, float
     return memory;
 }
 
-/* --- Forward ----------------------------------------------------------------------------------- */
+/* --- Forward --------------------------------------------------------------------------------- */
 
 /* q packed, k with gaps and overlapping rows, v as it lies. */
 static void copied_script(struct fake_daemon *fake, int fd, int round)
@@ -154,7 +155,7 @@ START_TEST(an_output_that_cannot_be_copied)
 }
 END_TEST
 
-/* --- fa_cuda.h --------------------------------------------------------------------------------- */
+/* --- fa_cuda.h ------------------------------------------------------------------------------- */
 
 START_TEST(allocations)
 {

@@ -1,5 +1,5 @@
-/* What libfa refuses of device memory, with which words, and that nothing is sent then. The driver is
- * a fake one, see fake_cuda.h, or there is none. */
+/* What libfa refuses of device memory, with which words, and that nothing is sent then. The driver
+ * is a fake one, see fake_cuda.h, or there is none. */
 #include "client/fa_cuda.h"
 #include "tests/helpers/fake_cuda.h"
 #include "tests/helpers/fake_daemon.h"
@@ -24,7 +24,7 @@ static struct fa_tensor copied(void *data)
     return (struct fa_tensor){.data = data, .cuda = FA_CUDA_COPY};
 }
 
-/* --- With a driver ----------------------------------------------------------------------------- */
+/* --- With a driver --------------------------------------------------------------------------- */
 
 struct refused_case {
     struct fa_forward_args *args;
@@ -309,7 +309,7 @@ START_TEST(daemon_on_the_cpu)
 }
 END_TEST
 
-/* --- Without ----------------------------------------------------------------------------------- */
+/* --- Without --------------------------------------------------------------------------------- */
 
 START_TEST(no_driver)
 {

@@ -168,8 +168,8 @@ struct fa_forward_args request_args(const struct request_tensors *tensors,
 
 /* --- request_places.c ------------------------------------------------------------------------ */
 
-/* Memory that is not the host's own here, of requests with the same shape: a region of the daemon's,
- * and device memory. NULL where no tensor goes that way. */
+/* Memory that is not the host's own here, of requests with the same shape: a region of the
+ * daemon's, and device memory. NULL where no tensor goes that way. */
 struct request_places {
     struct fa_region *region;
     void *device;
@@ -200,7 +200,7 @@ enum fa_status request_poison(struct request_tensors *tensors, struct fa_client 
 enum fa_status request_download(struct request_tensors *tensors, struct fa_client *client,
                                 struct fa_error *wrong);
 
-/* --- request_check.c -------------------------------------------------------------------------- */
+/* --- request_check.c ------------------------------------------------------------------------- */
 
 #define REQUEST_ROW_TOLERANCE 1e-5
 #define REQUEST_LSE_TOLERANCE 1e-6

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* --- Made and released ------------------------------------------------------------------------- */
+/* --- Made and released ----------------------------------------------------------------------- */
 
 static enum fa_status told(enum fa_status status, const struct fa_client *client,
                            struct fa_error *wrong)
@@ -55,7 +55,7 @@ enum fa_status request_places_release(struct request_places *places, struct fa_c
     return status == FA_OK ? freed : status;
 }
 
-/* --- Copied ------------------------------------------------------------------------------------ */
+/* --- Copied ---------------------------------------------------------------------------------- */
 
 static enum fa_status transfer_one(struct request_tensors *tensors, struct fa_client *client,
                                    size_t which, bool back, struct fa_error *wrong)

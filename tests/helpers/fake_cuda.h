@@ -1,8 +1,8 @@
-/* fake_cuda.h: a CUDA driver for tests without a GPU: libcuda.so.1 with two devices, whose memory can
- * be reached through its copies alone (a device pointer that is read or written faults), and which
- * keeps to the rules that libfa has to know: contexts must be current, kinds of memory differ, a
- * copy to a device is not there before its stream was waited for, and a new allocation may have the
- * address of a freed one.
+/* fake_cuda.h: a CUDA driver for tests without a GPU: libcuda.so.1 with two devices, whose memory
+ * can be reached through its copies alone (a device pointer that is read or written faults), and
+ * which keeps to the rules that libfa has to know: contexts must be current, kinds of memory
+ * differ, a copy to a device is not there before its stream was waited for, and a new allocation
+ * may have the address of a freed one.
  *
  * It is a library of its own, tests/fakecuda/libcuda.so.1 in the build's directory. A test loads it
  * with fake_cuda_load before libfa looks for a driver; a program started by a test finds it by

@@ -25,7 +25,7 @@ static uint64_t last_id;
 static _Thread_local struct context *stack[CONTEXTS];
 static _Thread_local int depth;
 
-/* --- Calls ------------------------------------------------------------------------------------- */
+/* --- Calls ----------------------------------------------------------------------------------- */
 
 static struct call *call_of(const char *name)
 {
@@ -60,7 +60,7 @@ static void let_fail(const char *name, int result)
     call_of(name)->fails = result;
 }
 
-/* --- Memory ------------------------------------------------------------------------------------ */
+/* --- Memory ---------------------------------------------------------------------------------- */
 
 struct memory *fake_driver_find(uint64_t pointer)
 {
@@ -152,7 +152,7 @@ static uint64_t id_of(const void *pointer)
     return fake_driver_find((uintptr_t)pointer)->id;
 }
 
-/* --- Devices and contexts ---------------------------------------------------------------------- */
+/* --- Devices and contexts -------------------------------------------------------------------- */
 
 int cuInit(unsigned flags)
 {
@@ -259,7 +259,7 @@ static void use(int device)
         stack[depth++] = &contexts[device];
 }
 
-/* --- What is known of memory ------------------------------------------------------------------- */
+/* --- What is known of memory ----------------------------------------------------------------- */
 
 int cuPointerGetAttribute(void *out, int attribute, uint64_t pointer)
 {
@@ -330,7 +330,7 @@ int cuIpcGetMemHandle(struct fake_cuda_handle *out, uint64_t base)
     return SUCCESS;
 }
 
-/* --- For the test ------------------------------------------------------------------------------ */
+/* --- For the test ---------------------------------------------------------------------------- */
 
 extern const struct fake_cuda fake_cuda_control;
 const struct fake_cuda fake_cuda_control = {

@@ -1,7 +1,7 @@
-/* fake_driver.h: what the files of the driver of fake_cuda.h share, and the functions that it has, as
- * in the CUDA driver's reference manual. Memory is a memfd that is mapped here, under an address that
- * is mapped without any right to it. One thread uses it at a time, but for the contexts, which are a
- * thread's. */
+/* fake_driver.h: what the files of the driver of fake_cuda.h share, and the functions that it has,
+ * as in the CUDA driver's reference manual. Memory is a memfd that is mapped here, under an
+ * address that is mapped without any right to it. One thread uses it at a time, but for the
+ * contexts, which are a thread's. */
 #ifndef FAKE_DRIVER_H
 #define FAKE_DRIVER_H
 
@@ -55,7 +55,7 @@ const struct context *fake_driver_current(void);
 void *fake_driver_event(bool interprocess);
 bool fake_driver_awaited(const void *event);
 
-/* --- The driver's functions -------------------------------------------------------------------- */
+/* --- The driver's functions ------------------------------------------------------------------ */
 
 struct copy_2d;
 

@@ -22,7 +22,7 @@ static struct event events[EVENTS_MAX];
 static struct pending pending[PENDING_MAX];
 static size_t event_count, pending_count;
 
-/* --- Events ------------------------------------------------------------------------------------ */
+/* --- Events ---------------------------------------------------------------------------------- */
 
 void *fake_driver_event(bool interprocess)
 {
@@ -59,7 +59,7 @@ int cuEventSynchronize(struct event *event)
     return fake_driver_current() ? SUCCESS : INVALID_CONTEXT;
 }
 
-/* --- Allocating and copying -------------------------------------------------------------------- */
+/* --- Allocating and copying ------------------------------------------------------------------ */
 
 int cuMemAlloc_v2(uint64_t *out, size_t size)
 {
