@@ -112,7 +112,8 @@ help:
 	'make check      build and run every test that needs no GPU; the last line is the summary' \
 	'make build      the programs only: $(B)/fad, $(B)/fa-cli, $(B)/libfa.a' \
 	'make release    the same with kernels for every GPU architecture, in build/all-archs' \
-	'make check-gpu  run the CUDA kernels'"'"' tests on the GPU here (needs nvcc)' \
+	'make check-gpu  test the CUDA kernels and the daemon with them on the GPU here (needs nvcc);' \
+	'                PARTS="kernels daemon ipc loss sanitizers" chooses' \
 	'make bench-gpu  time the CUDA kernels on the GPU here; BENCH="--shape 4,12,512,64 v3 v4"' \
 	'make budget     write what this build'"'"'s CUDA kernels take to tests/kernel-budget' \
 	'make check-all  the tests as built plainly, with ASan+UBSan, and with TSan, then lint' \
@@ -144,8 +145,8 @@ check: deps
 
 check-gpu: deps
 	$(if $(NO_CUDA),$(error make check-gpu: there are no CUDA kernels to run: $(NO_CUDA)))
-	@$(MAKE) build gpu-tests
-	@$(TEST_ENV) tests/check-gpu
+	@$(MAKE) build tests gpu-tests
+	@$(TEST_ENV) tests/check-gpu $(PARTS)
 
 bench-gpu: deps
 	$(if $(NO_CUDA),$(error make bench-gpu: there are no CUDA kernels to run: $(NO_CUDA)))
@@ -168,7 +169,7 @@ check-all:
 
 .PHONY: tests
 tests: $(TESTS:%=$(B)/tests/%) $(B)/tests/fad-faulty $(B)/tests/readme_example \
-       $(B)/tests/proto_example.py $(FAKE_CUDA)
+       $(B)/tests/proto_example.py $(B)/tests/fad $(FAKE_CUDA)
 
 deps:
 	@tests/install-deps build $(if $(NO_CUDA),,g++)
@@ -299,6 +300,10 @@ $(FAKE_CUDA): $(FAKE_DRIVER) tests/helpers/fake_driver.h tests/helpers/fake_cuda
 	$(Q)$(CC) $(CPPFLAGS) $(filter-out -fPIE,$(CFLAGS)) -fPIC $(filter-out -pie,$(LDFLAGS)) -shared \
 	    -Wl,-soname,libcuda.so.1 -o $@ $(FAKE_DRIVER)
 
+$(B)/tests/fad: tests/fad-on-backend
+	@mkdir -p $(@D)
+	$(Q)install -m 755 $< $@
+
 # --- Tests for a GPU: built wherever nvcc is, run by tests/check-gpu ------------------------------
 
 # What is neither a test nor a program by itself is in all of them, but the recorder. The tests of kernels/ that run on
@@ -314,9 +319,14 @@ GPU_PARTS  := $(patsubst %,$(B)/tests/gpu/%.o,$(filter-out $(GPU_MAINS) $(GPU_TE
                  $(HOST_TESTS) $(HOST_PARTS),$(GPU_ALL))) \
              $(B)/tests/helpers/attend.o $(B)/tests/helpers/cases.o $(B)/gpu/test.o
 
+# Tests of the daemon with clients' memory on the GPU. They use no CUDA themselves: the exporter
+# does.
+GPU_DAEMON := $(patsubst tests/gpu/daemon/%.c,%,$(wildcard tests/gpu/daemon/test_*.c))
+
 .PHONY: gpu-tests
 gpu-tests: $(if $(NO_CUDA),,$(patsubst %,$(B)/gpu/%,$(GPU_MAINS) $(GPU_TESTS) $(GPU_AGAIN) \
-                                                  $(HOST_TESTS)))
+                                                  $(HOST_TESTS)) \
+                            $(patsubst %,$(B)/gpu/daemon/%,$(GPU_DAEMON) exporter))
 
 # Check's main, for programs that bring none.
 $(B)/gpu/test.o: $(B)/tests/helpers/test.o
@@ -329,6 +339,23 @@ $(B)/gpu/%: $(GPU_PARTS) $(B)/libfakernels.a
 	@$(if $(V),,echo '  LINK $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS) $(CLI_LIBS) \
 	    $(CHECK_LIBS)
+
+$(GPU_DAEMON:%=$(B)/gpu/daemon/%): $(B)/gpu/daemon/%: $(B)/tests/gpu/daemon/%.o \
+    $(B)/tests/gpu/daemon/peer.o $(call obj,$(HELPERS)) $(call obj,$(CLI_PARTS)) \
+    $(call obj,$(CLIENT)) $(B)/libfad.a $(B)/libfakernels.a
+	@mkdir -p $(@D)
+	@$(if $(V),,echo '  LINK $@')
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) $(CLI_LIBS) $(CHECK_LIBS)
+
+$(B)/gpu/daemon/exporter: $(B)/tests/gpu/daemon/exporter.o
+	@mkdir -p $(@D)
+	@$(if $(V),,echo '  LINK $@')
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(CUDA_LIBS)
+
+# How it loses a GPU.
+ifeq ($(HAVE_CUDA),1)
+$(B)/tests/fad-faulty: $(B)/tests/gpu/daemon/fault.o
+endif
 
 # What they replace of the CUDA runtime.
 RECORDED := cudaLaunchKernel cudaMalloc cudaMallocAsync cudaStreamSynchronize cudaDeviceSynchronize

@@ -17,17 +17,15 @@
 
 static struct test_daemon daemon_;
 
-static void setup(void)
+/* One for all the tests, which only ask it. */
+static void start(void)
 {
-    cli_setup();
     test_daemon_start(&daemon_, NULL);
 }
 
-/* The helper looks for a process in our directory: stop this one before. */
-static void teardown(void)
+static void stop(void)
 {
     test_daemon_stop(&daemon_);
-    cli_teardown();
 }
 
 #define RUN(...) CLI("run", "--socket", daemon_.socket, __VA_ARGS__)
@@ -130,7 +128,7 @@ START_TEST(json_has_the_values)
     ck_assert_msg(output.code == 0 && object, "%s", output.err);
     ck_assert_str_eq(cli_text(object, "status"), "OK");
     ck_assert_str_eq(cli_text(object, "version"), "v0");
-    ck_assert_str_eq(cli_text(object, "backend"), "cpu");
+    ck_assert_str_eq(cli_text(object, "backend"), test_backend());
     ck_assert_str_eq(cli_text(object, "dtype"), "float32");
     ck_assert_str_eq(cli_text(object, "mask"), "causal-bottom-right");
     ck_assert_str_eq(cli_text(object, "priority"), "low");
@@ -354,7 +352,8 @@ Suite *test_suite(void)
     TCase *tcase = tcase_create("cli-run");
 
     tcase_set_timeout(tcase, TEST_CASE_SECONDS);
-    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_unchecked_fixture(tcase, start, stop);
+    tcase_add_checked_fixture(tcase, cli_setup, cli_teardown);
     tcase_add_test(tcase, json_has_every_key);
     tcase_add_test(tcase, json_has_the_values);
     tcase_add_test(tcase, json_of_a_refusal);

@@ -28,6 +28,18 @@ START_TEST(spawns_for_every_command)
 }
 END_TEST
 
+/* Without $FAD_DAEMON it is the one beside fa-cli, on whatever backend that finds here. */
+START_TEST(finds_the_daemon_beside_it)
+{
+    struct test_output output;
+
+    ck_assert_int_eq(unsetenv("FAD_DAEMON"), 0);
+    ck_assert_int_eq(setenv("PATH", "/none", 1), 0);
+    output = CLI("ping", "--spawn", "--count", "3");
+    cli_expect_output(&output, "3 round trips: min ");
+}
+END_TEST
+
 START_TEST(prints_nothing_but_json)
 {
     struct test_output output = CLI("ping", "--spawn", "--count", "3", "--json");
@@ -207,6 +219,7 @@ Suite *test_suite(void)
     tcase_set_timeout(tcase, TEST_CASE_SECONDS);
     tcase_add_checked_fixture(tcase, cli_setup, cli_teardown);
     tcase_add_test(tcase, spawns_for_every_command);
+    tcase_add_test(tcase, finds_the_daemon_beside_it);
     tcase_add_test(tcase, prints_nothing_but_json);
     tcase_add_test(tcase, says_why_a_daemon_did_not_start);
     tcase_add_test(tcase, says_when_a_daemon_ends_badly);

@@ -128,7 +128,7 @@ START_TEST(shows_what_ran)
 {
     const char *socket = wire_daemon()->socket;
     struct test_output output =
-        CLI("run", "--socket", socket, "--version", "v4", "--shape", "1,2,3,8", "--repeat", "5");
+        CLI("run", "--socket", socket, "--version", "v4", "--shape", "1,2,3,64", "--repeat", "5");
     cJSON *object, *entry;
 
     ck_assert_int_eq(output.code, 0);
@@ -158,8 +158,10 @@ END_TEST
 
 START_TEST(shows_a_daemon_of_its_own)
 {
-    struct test_output output = CLI("stats", "--spawn");
+    struct test_output output;
 
+    ck_assert_int_eq(setenv("FAD_DAEMON", test_program("fad"), 1), 0);
+    output = CLI("stats", "--spawn");
     ck_assert_ptr_nonnull(strstr(output.out, "clients    1 of "));
     cli_expect_output(&output, "forward passes by version: none yet\n");
     output = CLI("stats", "--socket", "/none/sock");

@@ -233,11 +233,13 @@ END_TEST
 /* It cannot accept, nor take a client's descriptor; when clients leave it can again. */
 START_TEST(daemon_without_descriptors_survives_and_serves_again)
 {
-    struct rlimit few = {0};
+    struct rlimit few, many;
     int fds[12], other = wire_greet();
     struct wire_forward f;
 
-    few.rlim_cur = few.rlim_max = (rlim_t)wire_daemon_fds() + 3;
+    ck_assert_int_eq(prlimit(wire_daemon()->pid, RLIMIT_NOFILE, NULL, &many), 0);
+    few = many;
+    few.rlim_cur = (rlim_t)wire_daemon_fd_limit(3);
     ck_assert_int_eq(prlimit(wire_daemon()->pid, RLIMIT_NOFILE, &few, NULL), 0);
     for (int i = 0; i < 12; i++) /* three are accepted, nine wait */
         fds[i] = wire_connect();
@@ -263,6 +265,7 @@ START_TEST(daemon_without_descriptors_survives_and_serves_again)
     wire_forward_run(other, &f, 6);
     close(other);
     wire_forward_free(&f);
+    ck_assert_int_eq(prlimit(wire_daemon()->pid, RLIMIT_NOFILE, &many, NULL), 0);
 }
 END_TEST
 

@@ -106,11 +106,14 @@ REFUSES_SHARED(memfd_output_4_past_the_end, "lse.memfd.offset",
 REFUSES_SHARED(memfd_strides_past_the_end, "k.memfd.offset",
                wire_forward_set_strides(&f, FAD_K, 80, 40, 1 << 20))
 
-/* --- CUDA IPC, which the CPU backend does not open ------------------------------------------- */
+/* --- CUDA IPC -------------------------------------------------------------------------------- */
 
-REFUSES_IPC(ipc_is_unimplemented, FA_UNIMPLEMENTED, "k.cuda_ipc", (void)0)
-REFUSES_IPC(ipc_output_is_unimplemented, FA_UNIMPLEMENTED, "k.cuda_ipc",
-            wire_forward_use_ipc(&f, FAD_O);
+/* The device that wire_forward_use_ipc names is nobody's, and the CPU backend opens none at all. */
+#define UNSERVED       (test_on_cuda() ? FA_NOT_FOUND : FA_UNIMPLEMENTED)
+#define UNSERVED_FIELD (test_on_cuda() ? "k.cuda_ipc.device_uuid" : "k.cuda_ipc")
+
+REFUSES_IPC(ipc_of_no_device_here, UNSERVED, UNSERVED_FIELD, (void)0)
+REFUSES_IPC(ipc_output_of_no_device_here, UNSERVED, UNSERVED_FIELD, wire_forward_use_ipc(&f, FAD_O);
             f.ipc[FAD_O].offset = 4096)
 REFUSES_IPC(ipc_handle_of_63_bytes, FA_INVALID_ARGUMENT, "k.cuda_ipc.handle",
             f.ipc[FAD_K].handle.len = 63)
@@ -127,8 +130,7 @@ REFUSES_IPC(ipc_offset_not_a_multiple_of_4, FA_INVALID_ARGUMENT, "k.cuda_ipc.off
 REFUSES_IPC(ipc_event_of_63_bytes, FA_INVALID_ARGUMENT, "k.cuda_ipc.event",
             f.ipc[FAD_K].has_event = true;
             f.ipc[FAD_K].event = f.ipc[FAD_K].handle; f.ipc[FAD_K].event.len = 63)
-REFUSES_IPC(ipc_event_is_unimplemented, FA_UNIMPLEMENTED, "k.cuda_ipc",
-            f.ipc[FAD_K].has_event = true;
+REFUSES_IPC(ipc_event_of_no_device_here, UNSERVED, UNSERVED_FIELD, f.ipc[FAD_K].has_event = true;
             f.ipc[FAD_K].event = f.ipc[FAD_K].handle)
 
 /* --- What is allowed ------------------------------------------------------------------------- */
@@ -265,8 +267,8 @@ Suite *test_suite(void)
         memfd_offset_past_the_end,
         memfd_output_4_past_the_end,
         memfd_strides_past_the_end,
-        ipc_is_unimplemented,
-        ipc_output_is_unimplemented,
+        ipc_of_no_device_here,
+        ipc_output_of_no_device_here,
         ipc_handle_of_63_bytes,
         ipc_handle_missing,
         ipc_uuid_missing,
@@ -274,7 +276,7 @@ Suite *test_suite(void)
         ipc_offset_missing,
         ipc_offset_not_a_multiple_of_4,
         ipc_event_of_63_bytes,
-        ipc_event_is_unimplemented,
+        ipc_event_of_no_device_here,
         inputs_may_overlap_each_other,
         batch_sequence_head_order_is_just_strides,
         gaps_between_output_rows_are_not_written,

@@ -14,7 +14,7 @@ char cli_directory[64];
 void cli_setup(void)
 {
     unsetenv("FAD_SOCKET");
-    unsetenv("FAD_DAEMON");
+    ck_assert_int_eq(setenv("FAD_DAEMON", test_program("fad"), 1), 0);
     test_make_directory(cli_directory);
     ck_assert_int_eq(setenv("TMPDIR", cli_directory, 1), 0);
 }

@@ -13,9 +13,10 @@
 /* $TMPDIR of the test and of every program it starts, between setup and teardown. */
 extern char cli_directory[64];
 
-/* For tcase_add_checked_fixture. The setup also clears what fa-cli looks at in the environment. The
- * teardown asserts that no process has the directory in its command line (as a daemon that fa-cli
- * spawned has), and removes the directory, which must hold nothing but plain files. */
+/* For tcase_add_checked_fixture. The setup also clears what fa-cli looks at in the environment, but
+ * lets --spawn start test_program("fad"). The teardown asserts that no process has the directory in
+ * its command line (as a daemon that fa-cli spawned has), and removes the directory, which must
+ * hold nothing but plain files. */
 void cli_setup(void);
 void cli_teardown(void);
 

@@ -39,10 +39,23 @@ void test_sleep_ms(int milliseconds)
 const char *test_program(const char *name)
 {
     static char path[PATH_MAX];
+    const char *part = strcmp(name, "fad") == 0 ? "tests/" : ""; /* tests/fad-on-backend */
 
-    ck_assert_int_lt(snprintf(path, sizeof path, "%s/%s", test_build_dir(), name), sizeof path);
+    ck_assert_int_lt(snprintf(path, sizeof path, "%s/%s%s", test_build_dir(), part, name),
+                     sizeof path);
     ck_assert_msg(access(path, X_OK) == 0, "%s: %s", path, strerror(errno));
     return path;
+}
+
+const char *test_backend(void)
+{
+    const char *given = getenv("FA_TEST_BACKEND");
+    return given && *given ? given : "cpu";
+}
+
+bool test_on_cuda(void)
+{
+    return strcmp(test_backend(), "cuda") == 0;
 }
 
 /* --- Starting and waiting -------------------------------------------------------------------- */

@@ -43,8 +43,13 @@ struct test_output test_finish(struct test_process *process);
 
 void test_output_release(struct test_output *output);
 
-/* Path of a built program, "fa-cli" or "fad". Static, one at a time a name. */
+/* Path of a built program, "fa-cli" or "fad". Static, one at a time a name. "fad" runs on
+ * test_backend() unless it is told otherwise. */
 const char *test_program(const char *name);
+
+/* The backend of the daemons that tests start: $FA_TEST_BACKEND, "cuda" or "cpu" (the default). */
+const char *test_backend(void);
+bool test_on_cuda(void);
 
 /* --- The daemon ------------------------------------------------------------------------------ */
 

@@ -34,16 +34,21 @@ void wire_teardown(void);
 /* wire_setup with more options for the daemon; extra ends with NULL. */
 void wire_setup_with(const char *const extra[]);
 
-/* A suite of one case with these fixtures, for the tests of a whole file. */
+/* A suite of one case with these fixtures, for the tests of a whole file. On CUDA the tests share a
+ * daemon, which none of them may stop. */
 Suite *wire_suite(const char *name, const TTest *const tests[], size_t count);
 
 struct test_daemon *wire_daemon(void);
 
-/* Descriptors that the daemon has open now, and its resident memory in KiB. */
+/* Descriptors that the daemon has open now, but for those of the CUDA driver, and its resident
+ * memory in KiB. */
 int wire_daemon_fds(void);
 long wire_daemon_resident(void);
 
-/* How many mappings of clients' shared memory it has now. */
+/* The RLIMIT_NOFILE with which it can open so many more. */
+int wire_daemon_fd_limit(int more);
+
+/* How many mappings of clients' shared memory (wire_memfd) it has now. */
 int wire_daemon_mappings(void);
 
 /* Waits until the daemon holds no more descriptors than at rest and no shared memory. All

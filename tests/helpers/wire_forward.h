@@ -73,7 +73,11 @@ void wire_forward_use_ipc(struct wire_forward *forward, enum fad_tensor tensor);
 void wire_forward_set_strides(struct wire_forward *forward, enum fad_tensor tensor, int64_t batch,
                               int64_t head, int64_t row);
 
-/* A memfd of the size with the seals (0: none). */
+/* Asks for a version; the string stays the caller's. */
+void wire_forward_set_version(struct wire_forward *forward, const char *version);
+
+/* A memfd of the size with the seals (0: none), of this name. */
+#define WIRE_MEMFD "fad-test"
 int wire_memfd(uint64_t size, int seals);
 
 /* Makes the frame's bytes. The header announces a descriptor if there is one. */
