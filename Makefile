@@ -87,7 +87,10 @@ KERNELS := $(wildcard kernels/*.c) $(filter-out kernels/cpu/tiled.c,$(wildcard k
 DAEMON  := $(filter-out $(if $(NO_CUDA),daemon/backend/cuda%),$(wildcard daemon/*/*.c))
 CLIENT  := $(wildcard client/*.c)
 CLI     := $(wildcard client/cli/*.c)
-HELPERS := $(wildcard tests/helpers/*.c)
+# A CUDA driver without a GPU is a library of its own; and one that is too old.
+FAKE_DRIVER := $(wildcard tests/helpers/fake_driver*.c)
+FAKE_CUDA := $(B)/tests/fakecuda/libcuda.so.1 $(B)/tests/oldcuda/libcuda.so.1
+HELPERS := $(filter-out $(FAKE_DRIVER),$(wildcard tests/helpers/*.c))
 TESTS   := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 obj      = $(patsubst %.c,$(B)/%.o,$(1))
 
@@ -166,7 +169,7 @@ check-all:
 
 .PHONY: tests
 tests: $(TESTS:%=$(B)/tests/%) $(B)/tests/fad $(B)/tests/fad-faulty $(B)/tests/readme_example \
-       $(B)/tests/proto_example.py
+       $(B)/tests/proto_example.py $(FAKE_CUDA)
 
 deps:
 	@tests/install-deps build $(if $(NO_CUDA),,g++)
@@ -185,7 +188,7 @@ clean:
 # --- Installing ----------------------------------------------------------------------------------
 
 PREFIX ?= /usr/local
-INSTALLED = bin/fad bin/fa-cli lib/libfa.a include/fad/fa.h \
+INSTALLED = bin/fad bin/fa-cli lib/libfa.a include/fad/fa.h include/fad/fa_cuda.h \
             $(HEADERS:%=include/fad/proto/%) \
             lib/systemd/system/fad.service lib/systemd/system/fad.socket \
             lib/sysusers.d/fad.conf lib/tmpfiles.d/fad.conf
@@ -198,7 +201,7 @@ install: build
 	    $(TO)/include/fad/proto
 	install -m 755 $(B)/fad $(B)/fa-cli $(TO)/bin
 	install -m 644 $(B)/libfa.a $(TO)/lib
-	install -m 644 client/fa.h $(TO)/include/fad
+	install -m 644 client/fa.h client/fa_cuda.h $(TO)/include/fad
 	install -m 644 $(HEADERS:%=proto/%) $(TO)/include/fad/proto
 	install -m 644 systemd/fad.socket $(TO)/lib/systemd/system
 	sed 's|^ExecStart=/usr/local/|ExecStart=$(PREFIX)/|' systemd/fad.service \
@@ -259,7 +262,7 @@ $(B)/%.o: %.cu Makefile $(B)/cuda.config
 
 # libfa carries the protocol, so that a program needs no other archive of ours. It is one object in
 # which only what its headers declare, each function on a line's start, is visible to the program.
-PUBLIC := client/fa.h $(HEADERS:%=proto/%)
+PUBLIC := client/fa.h client/fa_cuda.h $(HEADERS:%=proto/%)
 $(B)/libfa.o: $(call obj,$(CLIENT)) $(PROTO_OBJ) $(PUBLIC)
 	$(Q)$(CC) -r -nostdlib -o $@ $(filter %.o,$^)
 	$(Q)sed -n 's/^[a-z].*[ *]\(fa_[a-z0-9_]*\)(.*/\1/p' $(PUBLIC) >$(@:.o=.symbols)
@@ -295,6 +298,13 @@ $(B)/tests/fad-faulty: $(call obj,$(wildcard tests/faulty/*.c)) \
                        $(B)/libfakernels.a $(B)/cuda.config
 	@$(if $(V),,echo '  LINK $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter-out %.config,$^) $(LIBS)
+
+$(B)/tests/oldcuda/libcuda.so.1: CPPFLAGS += -DFAKE_CUDA_OLD
+$(FAKE_CUDA): $(FAKE_DRIVER) tests/helpers/fake_driver.h tests/helpers/fake_cuda.h Makefile
+	@mkdir -p $(@D)
+	@$(if $(V),,echo '  LINK $@')
+	$(Q)$(CC) $(CPPFLAGS) $(filter-out -fPIE,$(CFLAGS)) -fPIC $(filter-out -pie,$(LDFLAGS)) -shared \
+	    -Wl,-soname,libcuda.so.1 -o $@ $(FAKE_DRIVER)
 
 # --- Tests for a GPU: built wherever nvcc is, run by tests/check-gpu ------------------------------
 

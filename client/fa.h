@@ -1,5 +1,6 @@
-/* fa.h: libfa, a client of the fad attention daemon. Link with libfa.a and -lprotobuf-c; no CUDA is
- * needed.
+/* fa.h: libfa, a client of the fad attention daemon. Link with libfa.a and -lprotobuf-c. No CUDA
+ * is needed: with tensors in device memory libfa loads the driver, libcuda.so.1, at run time.
+ * fa_cuda.h has device memory for programs without the CUDA toolkit.
  *
  * A client is one connection. Nothing here raises a signal, prints, or exits. Every call that can
  * fail returns an enum fa_status, and fa_last_error() then tells in words what was wrong and which
@@ -104,6 +105,13 @@ enum fa_status fa_region_alloc(struct fa_client *client, struct fa_region **out,
 enum fa_status fa_region_register(struct fa_client *client, struct fa_region **out,
                                   const struct fa_shared *shared, bool writable);
 
+/* Registers device memory as FA_CUDA_IPC tensors use it (below): the region is what lies between
+ * pointer, a multiple of 4, and its allocation's end. The daemon maps the whole allocation and
+ * keeps its memory until the region is released, also when it is freed here. Refused as those
+ * tensors are, with the field "pointer". */
+enum fa_status fa_region_register_cuda(struct fa_client *client, struct fa_region **out,
+                                       const void *pointer, bool writable);
+
 /* Copies between this process's memory and [offset, offset + size) of a region, in as many requests
  * as its size needs. FA_INVALID_ARGUMENT names the field: outside the region, or not writable. Not
  * ordered with requests in flight: take those first that use these bytes. */
@@ -121,17 +129,35 @@ enum fa_status fa_region_release(struct fa_client *client, struct fa_region *reg
 /* Its bytes. */
 uint64_t fa_region_size(const struct fa_region *region);
 
+/* Whether data is a pointer to device memory of this process, on a device that its CUDA driver has,
+ * at any place in an allocation. A pointer that is not: FA_INVALID_ARGUMENT; no driver:
+ * FA_UNAVAILABLE, and the connection stays open. */
+enum fa_cuda {
+    FA_CUDA_NO = 0, /* host memory */
+    /* Shared with the daemon by CUDA IPC, which works on it in place: memory of cudaMalloc, at a
+     * multiple of 4 bytes from its allocation's start, on a device that the daemon serves. Other
+     * kinds (cudaMallocAsync, cudaMallocManaged, virtual memory management) and other devices:
+     * FA_IPC_REFUSED, and so is all when fa_info.transports has no "cuda-ipc". The daemon keeps
+     * the allocation mapped for some seconds after its last use: freed here, it is free then. */
+    FA_CUDA_IPC = 1,
+    /* Any device memory, and any daemon: copied through host memory, as an inline tensor. The
+     * copies wait, on the default stream: of an input in the call that submits it, of an output in
+     * the call that receives the answer, which in an event loop is fa_client_process. */
+    FA_CUDA_COPY = 2,
+};
+
 /* A tensor: where its elements are and how they are strided. data and region NULL: absent, whatever
  * the rest is.
  *
  * region NULL: data is its first element, in this process's memory; inputs are only read. A tensor
- * without elements (an extent is 0) may have any pointer but NULL. Where shared is NULL too, it is
- * sent and received over the socket ("inline"), one with gaps through a packed copy: of an input
- * when it is submitted, of an output when it is answered. Else data points into that memory, at a
- * multiple of 4 bytes from its start, and the daemon works on it in place.
+ * without elements (an extent is 0) may have any pointer but NULL. Where shared is NULL too, and
+ * cuda FA_CUDA_NO, it is sent and received over the socket ("inline"), one with gaps through a
+ * packed copy: of an input when it is submitted, of an output when it is answered. With shared,
+ * data points into that memory, at a multiple of 4 bytes from its start, and the daemon works on
+ * it in place.
  *
  * region: its first element lies region_offset bytes into the region, a multiple of 4; data and
- * shared must be NULL.
+ * shared must be NULL, and cuda FA_CUDA_NO.
  *
  * strides NULL: packed. Those of outputs must nest (fa_strides_nest). */
 struct fa_tensor {
@@ -140,6 +166,7 @@ struct fa_tensor {
     const struct fa_strides *strides;
     const struct fa_region *region;
     uint64_t region_offset;
+    enum fa_cuda cuda; /* not with shared */
 };
 
 /* --- Requests -------------------------------------------------------------------------------- */
@@ -160,6 +187,12 @@ struct fa_forward_args {
                              FA_DEADLINE_EXCEEDED */
     struct fa_tensor q, k, v, o;
     struct fa_tensor lse; /* absent (data NULL): not wanted */
+    /* NULL: the inputs in device memory are ready now. Else a cudaEvent_t (or CUevent) that was
+     * made with cudaEventInterprocess and cudaEventDisableTiming, and recorded after the work that
+     * fills them: the daemon reads and writes nothing before it has happened (after 10 s:
+     * FA_EVENT_TIMEOUT), and for FA_CUDA_COPY tensors the call that submits waits for it. Only with
+     * such tensors. It must live, and not be recorded again, until the request is done. */
+    void *cuda_event;
 };
 
 struct fa_forward_result {
@@ -349,6 +382,14 @@ struct fa_info {
 };
 
 const struct fa_info *fa_client_info(const struct fa_client *client);
+
+/* Whether "inline", "memfd", "region" or "cuda-ipc" is one of its transports. */
+bool fa_info_has_transport(const struct fa_info *info, const char *name);
+
+/* A device's UUID as text: xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx. NVIDIA's tools write a GPU's with
+ * "GPU-" before it. */
+#define FA_UUID_TEXT 37
+void fa_uuid_text(const uint8_t uuid[16], char out[FA_UUID_TEXT]);
 
 #ifdef __cplusplus
 }

@@ -13,6 +13,7 @@ struct draft {
     struct fa_placed tensors[FA_TENSORS];
     struct fa_copy copies[FA_TENSORS]; /* the request's, in the end */
     const struct fa_shared *shared;    /* that tensors lie in, or NULL */
+    struct fa_cuda_handle event;       /* what the message names, if it does */
     Fad__Forward message;
     uint8_t packed[FA_MESSAGE_MAX];
     struct fa_call call;
@@ -50,7 +51,8 @@ static enum fa_status place_tensors(struct fa_client *client, struct draft *d)
         if (status != FA_OK)
             return status;
     }
-    return FA_OK;
+    return a->cuda_event ? fa_cuda_place_event(client, d->tensors, a->cuda_event, &d->event)
+                         : FA_OK;
 }
 
 /* Lays the inline inputs out in the payload, each at a multiple of FA_PAYLOAD_ALIGN. */
@@ -179,6 +181,17 @@ static void take_result(struct fa_forward_result *to, const Fad__ForwardReply *f
     to->total_us = from->total_us;
 }
 
+/* An output that cannot be copied to the device is the request's fault alone. */
+static void take_outputs(struct fa_request *request)
+{
+    static const char *const fields[] = {[FA_O] = "o.data", [FA_LSE] = "lse.data"};
+    struct fa_error error;
+
+    for (int i = FA_O; i <= FA_LSE; i++)
+        if (fa_copy_scatter(&request->copies[i], &error) != FA_OK)
+            fa_error_set(&request->error, error.status, fields[i], "%s", error.text);
+}
+
 static void accept_forward(struct fa_client *client, struct fa_request *request,
                            const Fad__Reply *reply)
 {
@@ -190,8 +203,7 @@ static void accept_forward(struct fa_client *client, struct fa_request *request,
         fa_client_refuse_reply(client, "forward.payload_o_bytes",
                                "not the bytes of the o that was asked for");
     } else {
-        for (int i = FA_O; i <= FA_LSE; i++)
-            fa_copy_scatter(&request->copies[i]);
+        take_outputs(request);
         take_result(&request->answer.forward, forward);
     }
 }

@@ -105,3 +105,27 @@ enum fa_status fa_info_take(struct fa_client *client, const Fad__HelloReply *hel
     status = take_devices(client, hello);
     return status == FA_OK ? take_versions(client, hello) : status;
 }
+
+bool fa_info_has_transport(const struct fa_info *info, const char *name)
+{
+    const size_t length = strlen(name);
+
+    for (const char *word = info->transports; *word; word += strspn(word, " ")) {
+        size_t end = strcspn(word, " ");
+
+        if (end == length && memcmp(word, name, length) == 0)
+            return true;
+        word += end;
+    }
+    return false;
+}
+
+void fa_uuid_text(const uint8_t uuid[16], char out[FA_UUID_TEXT])
+{
+    size_t length = 0;
+
+    for (size_t i = 0; i < 16; i++)
+        length +=
+            (size_t)snprintf(out + length, FA_UUID_TEXT - length,
+                             i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
+}

@@ -2,11 +2,13 @@
  *
  * client.c opens, closes and keeps errors; request.c has a request's life; send.c and receive.c
  * move bytes; wait.c waits; call.c makes a call of a request; info.c takes in the hello; tensor.c
- * checks and places a request's tensors; forward.c puts a forward pass together; region.c has
- * regions; stats.c fetches the daemon's statistics; shared.c makes shared memory. */
+ * checks and places a request's tensors, cuda_tensor.c those in device memory; forward.c puts a
+ * forward pass together; region.c has regions; stats.c fetches the daemon's statistics; shared.c
+ * makes shared memory. */
 #ifndef FA_CLIENT_INTERNAL_H
 #define FA_CLIENT_INTERNAL_H
 
+#include "client/cuda_memory.h"
 #include "client/fa.h"
 #include "fad.pb-c.h"
 #include "proto/fa_arena.h"
@@ -26,10 +28,14 @@
 #define FA_REQUESTS_MAX 16384u
 /* Taken ones that are kept for the next. */
 #define FA_IDLE_MAX 64u
+/* Allocations that were shared by CUDA IPC and whose handles are kept. */
+#define FA_EXPORTS_MAX 64u
 /* Where those in flight are found by their ids, which count up: a power of two. */
 #define FA_BUCKETS 1024u
-/* A request's message; the longest is a forward's. */
+/* A request's message; the longest is a forward's with all tensors by CUDA IPC: 930. */
 #define FA_MESSAGE_MAX 1024u
+/* The wire's rule for offsets, whatever the element. */
+#define FA_OFFSET_ALIGN 4
 /* A request's payload: q pad k pad v. */
 #define FA_OUT_MAX 5
 /* A reply's: o pad lse. */
@@ -47,15 +53,6 @@ void fa_pieces_add(struct fa_pieces *pieces, struct iovec piece);
 bool fa_pieces_done(const struct fa_pieces *pieces);
 /* Takes away up to size bytes at the front; returns how many. */
 size_t fa_pieces_advance(struct fa_pieces *pieces, size_t size);
-
-/* A packed copy of a tensor with gaps: of an input, or of an output that is to be scattered. */
-struct fa_copy {
-    char *packed; /* owned; NULL: there is none */
-    char *data;   /* the tensor's first element */
-    struct fa_extents extents;
-    struct fa_strides strides;
-    size_t element; /* bytes of one */
-};
 
 enum { FA_Q, FA_K, FA_V, FA_O, FA_LSE, FA_TENSORS };
 
@@ -128,7 +125,8 @@ struct fa_region {
     struct fa_client *client;
     uint64_t connection; /* the client's when it was made */
     uint64_t id;
-    uint64_t size; /* bytes */
+    uint64_t base; /* where in the daemon's region it begins */
+    uint64_t size; /* bytes from there */
     bool writable;
 };
 
@@ -157,6 +155,8 @@ struct fa_client {
     struct fa_request_list idle;
     struct fa_request *buckets[FA_BUCKETS]; /* in flight, by id */
     struct fa_region_list regions;
+    struct fa_cuda_memory exports[FA_EXPORTS_MAX]; /* id 0: none */
+    size_t next_export;                            /* the oldest */
 
     uint8_t gap[FA_PAYLOAD_ALIGN]; /* takes the bytes between a payload's tensors */
     struct fa_reader reader;
@@ -292,6 +292,9 @@ struct fa_placed {
     Fad__InlineLocation inline_bytes;
     Fad__MemfdLocation memfd;
     Fad__RegionLocation region;
+    Fad__CudaIpcLocation cuda_ipc;
+    struct fa_cuda_memory memory; /* of FA_CUDA_IPC */
+    struct fa_cuda_home home;     /* of FA_CUDA_COPY; driver NULL: it is in host memory */
 };
 
 /* True when it is meant to be there. */
@@ -309,15 +312,34 @@ bool fa_tensor_is_inline(const struct fa_placed *placed);
 uint64_t fa_tensor_wire_bytes(const struct fa_placed *placed);
 
 /* Makes *out the memory that an inline tensor is sent from or received into: the user's own where
- * it has the wire's form, else a packed copy, which for an input is filled. */
+ * the host can reach it and it has the wire's form, else a packed copy, for an input filled. */
 enum fa_status fa_tensor_buffer(struct fa_client *client, const struct fa_placed *placed,
                                 struct fa_copy *copy, struct iovec *out);
 
-/* Copies a received output to its place, if it was received into a copy. */
-void fa_copy_scatter(const struct fa_copy *copy);
+/* Copies a received output to its place, if it was received into a copy. Only to device memory can
+ * that fail. */
+enum fa_status fa_copy_scatter(const struct fa_copy *copy, struct fa_error *error);
 
 /* Frees it. */
 void fa_copy_release(struct fa_copy *copy);
+
+/* --- cuda_tensor.c --------------------------------------------------------------------------- */
+
+/* Finds the allocation that a pointer points into, which the daemon must be able to open. A refusal
+ * is of that field. */
+enum fa_status fa_cuda_share(struct fa_client *client, const void *pointer, const char *field,
+                             struct fa_cuda_memory *out);
+
+/* What of a CUDA IPC location names an allocation; *location points to *memory. */
+void fa_cuda_locate(struct fa_cuda_memory *memory, Fad__CudaIpcLocation *location);
+
+/* fa_tensor_place's part for one in device memory that has elements. */
+enum fa_status fa_cuda_place(struct fa_client *client, struct fa_placed *placed);
+
+/* Makes the request, whose tensors are placed, wait for the event: the daemon for those that it
+ * gets by CUDA IPC, this call for those that are copied. *handle is what the message points to. */
+enum fa_status fa_cuda_place_event(struct fa_client *client, struct fa_placed tensors[FA_TENSORS],
+                                   void *event, struct fa_cuda_handle *handle);
 
 /* --- region.c -------------------------------------------------------------------------------- */
 

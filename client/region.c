@@ -6,8 +6,8 @@
 /* A region is written and read in requests of at most this many bytes, so that two of them, side by
  * side, keep the socket busy and hold little of the daemon's memory. */
 #define CHUNK_MAX ((uint64_t)16 << 20)
-/* Enough for the messages of regions: three numbers, or an id of 16 bytes. */
-#define MESSAGE_MAX 64
+/* Enough for the messages of regions: three numbers, or a location by CUDA IPC. */
+#define MESSAGE_MAX 128
 
 /* --- Making ---------------------------------------------------------------------------------- */
 
@@ -106,6 +106,37 @@ enum fa_status fa_region_register(struct fa_client *client, struct fa_region **o
     return make(client, out, &call, shared->size, writable);
 }
 
+enum fa_status fa_region_register_cuda(struct fa_client *client, struct fa_region **out,
+                                       const void *pointer, bool writable)
+{
+    struct fa_call call = {.type = FA_FRAME_REGISTER_REGION, .fd = -1};
+    Fad__RegisterRegion registered = FAD__REGISTER_REGION__INIT;
+    Fad__CudaIpcLocation location = FAD__CUDA_IPC_LOCATION__INIT;
+    struct fa_cuda_memory memory;
+    uint8_t message[MESSAGE_MAX];
+    enum fa_status status = make_check(client, out);
+
+    if (status != FA_OK)
+        return status;
+    if ((uintptr_t)pointer % FA_OFFSET_ALIGN != 0)
+        return fa_client_fail(client, FA_INVALID_ARGUMENT, "pointer", "is not a multiple of 4");
+    status = fa_cuda_share(client, pointer, "pointer", &memory);
+    if (status != FA_OK)
+        return status;
+    fa_cuda_locate(&memory, &location);
+    registered.cuda_ipc = &location;
+    registered.has_writable = true;
+    registered.writable = writable;
+    assert(fad__register_region__get_packed_size(&registered) <= sizeof message);
+    call.message = (struct iovec){message, fad__register_region__pack(&registered, message)};
+    status = make(client, out, &call, memory.size, writable);
+    if (status == FA_OK) { /* the daemon's may be larger, by what the driver rounds up to */
+        (*out)->base = (uintptr_t)pointer - memory.base;
+        (*out)->size = memory.size - (*out)->base;
+    }
+    return status;
+}
+
 /* --- Writing and reading --------------------------------------------------------------------- */
 
 enum fa_status fa_region_check(struct fa_client *client, const struct fa_region *region,
@@ -136,7 +167,7 @@ static struct fa_request *write_new(struct fa_client *client, struct chunk chunk
 
     message.has_region = message.has_offset = true;
     message.region = chunk.region->id;
-    message.offset = chunk.offset;
+    message.offset = chunk.region->base + chunk.offset;
     assert(fad__write_region__get_packed_size(&message) <= sizeof packed);
     call.message = (struct iovec){packed, fad__write_region__pack(&message, packed)};
     return fa_request_new(client, &call);
@@ -151,7 +182,7 @@ static struct fa_request *read_new(struct fa_client *client, struct chunk chunk)
 
     message.has_region = message.has_offset = message.has_length = true;
     message.region = chunk.region->id;
-    message.offset = chunk.offset;
+    message.offset = chunk.region->base + chunk.offset;
     message.length = chunk.memory.iov_len;
     assert(fad__read_region__get_packed_size(&message) <= sizeof packed);
     call.message = (struct iovec){packed, fad__read_region__pack(&message, packed)};

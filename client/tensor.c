@@ -4,16 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The wire's rule for offsets, whatever the element. */
-#define OFFSET_ALIGN 4
-
-static enum fa_status refuse(struct fa_client *client, const struct fa_placed *placed,
-                             const char *part, const char *text)
+static enum fa_status refuse_as(struct fa_client *client, const struct fa_placed *placed,
+                                const char *part, enum fa_status status, const char *text)
 {
     char field[sizeof client->error.field];
 
     snprintf(field, sizeof field, "%s%s%s", placed->name, part[0] ? "." : "", part);
-    return fa_client_fail(client, FA_INVALID_ARGUMENT, field, "%s", text);
+    return fa_client_fail(client, status, field, "%s", text);
+}
+
+static enum fa_status refuse(struct fa_client *client, const struct fa_placed *placed,
+                             const char *part, const char *text)
+{
+    return refuse_as(client, placed, part, FA_INVALID_ARGUMENT, text);
 }
 
 /* --- Checks ---------------------------------------------------------------------------------- */
@@ -57,6 +60,8 @@ static enum fa_status place_shared(struct fa_client *client, struct fa_placed *p
     const struct fa_shared *shared = placed->tensor->shared;
     uintptr_t start = (uintptr_t)shared->data, data = (uintptr_t)placed->tensor->data;
 
+    if (placed->tensor->cuda != FA_CUDA_NO)
+        return refuse(client, placed, "cuda", "must be FA_CUDA_NO for a tensor in a fa_shared");
     if (!shared->data || shared->fd < 0)
         return refuse(client, placed, "shared", "is not one that fa_shared_create made");
     if (*used && (*used)->fd != shared->fd)
@@ -66,7 +71,7 @@ static enum fa_status place_shared(struct fa_client *client, struct fa_placed *p
     if (data - start > shared->size || /* below it: wraps to more than any size */
         placed->span_bytes > shared->size - (data - start))
         return refuse(client, placed, "shared", "the tensor does not lie inside it");
-    if ((data - start) % OFFSET_ALIGN != 0)
+    if ((data - start) % FA_OFFSET_ALIGN != 0)
         return refuse(client, placed, "memfd.offset", "is not a multiple of 4");
     *used = shared;
     placed->message.memfd = &placed->memfd;
@@ -86,13 +91,15 @@ static enum fa_status place_region(struct fa_client *client, struct fa_placed *p
         return refuse(client, placed, "data", "must be NULL for a tensor in a region");
     if (tensor->shared)
         return refuse(client, placed, "shared", "must be NULL for a tensor in a region");
+    if (tensor->cuda != FA_CUDA_NO)
+        return refuse(client, placed, "cuda", "must be FA_CUDA_NO for a tensor in a region");
     snprintf(field, sizeof field, "%s.region", placed->name);
     status = fa_region_check(client, region, field);
     if (status != FA_OK)
         return status;
     if (placed->output && !region->writable)
         return refuse(client, placed, "region", "is not writable");
-    if (tensor->region_offset % OFFSET_ALIGN != 0)
+    if (tensor->region_offset % FA_OFFSET_ALIGN != 0)
         return refuse(client, placed, "region.offset", "is not a multiple of 4");
     if (tensor->region_offset > region->size ||
         placed->span_bytes > region->size - tensor->region_offset)
@@ -100,7 +107,7 @@ static enum fa_status place_region(struct fa_client *client, struct fa_placed *p
     placed->message.region = &placed->region;
     placed->region.has_region = placed->region.has_offset = true;
     placed->region.region = region->id;
-    placed->region.offset = tensor->region_offset;
+    placed->region.offset = region->base + tensor->region_offset;
     return FA_OK;
 }
 
@@ -119,6 +126,7 @@ enum fa_status fa_tensor_place(struct fa_client *client, struct fa_placed *place
     placed->inline_bytes = (Fad__InlineLocation)FAD__INLINE_LOCATION__INIT;
     placed->memfd = (Fad__MemfdLocation)FAD__MEMFD_LOCATION__INIT;
     placed->region = (Fad__RegionLocation)FAD__REGION_LOCATION__INIT;
+    placed->cuda_ipc = (Fad__CudaIpcLocation)FAD__CUDA_IPC_LOCATION__INIT;
     if (!fa_tensor_present(tensor))
         return refuse(client, placed, "", "is required: its data is NULL");
     placed->present = true;
@@ -127,7 +135,9 @@ enum fa_status fa_tensor_place(struct fa_client *client, struct fa_placed *place
         status = place_region(client, placed);
     else if (status == FA_OK && tensor->shared)
         status = place_shared(client, placed, shared);
-    else if (status == FA_OK)
+    else if (status == FA_OK && tensor->cuda != FA_CUDA_NO && placed->span_bytes > 0)
+        status = fa_cuda_place(client, placed);
+    if (status == FA_OK && !tensor->region && !tensor->shared && !placed->message.cuda_ipc)
         status = place_inline(client, placed);
     if (status != FA_OK)
         return status;
@@ -157,13 +167,15 @@ uint64_t fa_tensor_wire_bytes(const struct fa_placed *placed)
 /* --- Buffers --------------------------------------------------------------------------------- */
 
 /* Copies every row between the tensor's place and its packed copy. */
-static void copy_rows(const struct fa_copy *copy, bool gather)
+static enum fa_status copy_rows(const struct fa_copy *copy, bool gather, struct fa_error *error)
 {
     const struct fa_extents e = copy->extents;
     const struct fa_strides s = copy->strides;
     const size_t row_bytes = e.width * copy->element;
     char *packed = copy->packed;
 
+    if (copy->home.driver)
+        return fa_cuda_copy_rows(copy, gather, error);
     for (uint32_t b = 0; b < e.batch; b++) {
         for (uint32_t h = 0; h < e.heads; h++) {
             for (uint32_t i = 0; i < e.rows; i++) {
@@ -177,6 +189,7 @@ static void copy_rows(const struct fa_copy *copy, bool gather)
             }
         }
     }
+    return FA_OK;
 }
 
 static bool same_strides(struct fa_strides a, struct fa_strides b)
@@ -188,13 +201,16 @@ enum fa_status fa_tensor_buffer(struct fa_client *client, const struct fa_placed
                                 struct fa_copy *copy, struct iovec *out)
 {
     const uint64_t bytes = fa_tensor_wire_bytes(placed);
+    const bool as_it_lies = placed->message.has_stride_row ||
+                            same_strides(placed->strides, fa_packed_strides(placed->extents));
+    struct fa_error error;
 
     *out = (struct iovec){placed->tensor->data, bytes};
-    if (placed->message.has_stride_row || bytes == 0 ||
-        same_strides(placed->strides, fa_packed_strides(placed->extents)))
+    if (bytes == 0 || (as_it_lies && !placed->home.driver))
         return FA_OK;
-    *copy = (struct fa_copy){.packed = malloc(bytes),
+    *copy = (struct fa_copy){.home = placed->home,
                              .data = placed->tensor->data,
+                             .packed = malloc(bytes),
                              .extents = placed->extents,
                              .strides = placed->strides,
                              .element = placed->element};
@@ -202,16 +218,19 @@ enum fa_status fa_tensor_buffer(struct fa_client *client, const struct fa_placed
         return fa_client_fail(client, FA_RESOURCE_EXHAUSTED, placed->name,
                               "no memory for a packed copy of %llu bytes",
                               (unsigned long long)bytes);
+    if (as_it_lies) { /* one element: all of it */
+        copy->extents = (struct fa_extents){1, 1, 1, 1};
+        copy->element = bytes;
+    }
     out->iov_base = copy->packed;
-    if (!placed->output)
-        copy_rows(copy, true);
+    if (!placed->output && copy_rows(copy, true, &error) != FA_OK)
+        return refuse_as(client, placed, "data", error.status, error.text);
     return FA_OK;
 }
 
-void fa_copy_scatter(const struct fa_copy *copy)
+enum fa_status fa_copy_scatter(const struct fa_copy *copy, struct fa_error *error)
 {
-    if (copy->packed)
-        copy_rows(copy, false);
+    return copy->packed ? copy_rows(copy, false, error) : FA_OK;
 }
 
 void fa_copy_release(struct fa_copy *copy)

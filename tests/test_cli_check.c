@@ -88,7 +88,7 @@ START_TEST(check_finds_what_is_not_written)
     struct request_check result;
 
     make_uniform(&tensors, 2, 5, 5, 4);
-    request_poison(&tensors, NULL);
+    request_poison(&tensors, NULL, NULL);
     result = check(&tensors);
     ck_assert(!result.passed);
     ck_assert(!(result.max_row <= 1e30));

@@ -244,9 +244,9 @@ END_TEST
  * all to be there at once. */
 START_TEST(too_many_in_flight_are_counted)
 {
-    struct test_output output =
-        LOAD("--json", "--inflight", "3", "--transport", "memfd", "--shape", "1,4,256,64",
-             "--version", "v0", "--warmup", "0", "--duration", "0.1");
+    struct test_output output = LOAD("--json", "--inflight", "3", "--transport", "memfd", "--shape",
+                                     test_on_cuda() ? "1,16,1024,64" : "1,4,256,64", "--version",
+                                     "v0", "--warmup", "0", "--duration", "0.1");
     cJSON *object = parse(&output, 1);
     const double refused =
         cli_number(cJSON_GetObjectItem(object, "by_status"), "RESOURCE_EXHAUSTED");

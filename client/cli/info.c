@@ -8,16 +8,16 @@
 
 static const struct cli_option options[] = {CLI_TARGET_OPTIONS};
 
-#define UUID_TEXT 37 /* 8-4-4-4-12 hexadecimal digits and a NUL */
+#define UUID_TEXT (sizeof "GPU-" + FA_UUID_TEXT)
 
-static void format_uuid(const uint8_t uuid[16], char out[UUID_TEXT])
+/* As NVIDIA's tools write a GPU's; a CPU's is all zeroes. */
+static void format_uuid(const struct fa_info *info, const struct fa_device *device,
+                        char out[UUID_TEXT])
 {
-    size_t length = 0;
+    char text[FA_UUID_TEXT];
 
-    for (size_t i = 0; i < 16; i++)
-        length +=
-            (size_t)snprintf(out + length, UUID_TEXT - length,
-                             i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
+    fa_uuid_text(device->uuid, text);
+    snprintf(out, UUID_TEXT, "%s%s", strcmp(info->backend, "cuda") == 0 ? "GPU-" : "", text);
 }
 
 /* --- JSON ------------------------------------------------------------------------------------ */
@@ -32,7 +32,7 @@ static bool add_devices(cJSON *object, const struct fa_info *info)
         cJSON *entry = cJSON_CreateObject();
         char uuid[UUID_TEXT];
 
-        format_uuid(device->uuid, uuid);
+        format_uuid(info, device, uuid);
         built = cJSON_AddItemToArray(array, entry) && cli_json_text(entry, "name", device->name) &&
                 cli_json_text(entry, "uuid", uuid) &&
                 cli_json_integer(entry, "memory_bytes", device->memory_bytes) &&
@@ -121,7 +121,7 @@ static void print_table(const struct fa_info *info)
         const struct fa_device *device = &info->devices[i];
         char uuid[UUID_TEXT];
 
-        format_uuid(device->uuid, uuid);
+        format_uuid(info, device, uuid);
         printf("  %s, %" PRIu64 " MiB, %" PRIu32 " stream%s, %s\n", device->name,
                device->memory_bytes >> 20, device->streams, device->streams == 1 ? "" : "s", uuid);
     }
@@ -157,11 +157,11 @@ static enum cli_exit run(int argc, char **argv, struct cli_error *error)
 static const struct cli_field fields[] = {
     {"daemon_version", "the daemon's version"},
     {"protocol", "the protocol that it speaks: \"MAJOR.MINOR\""},
-    {"backend", "what computes: \"cpu\", ..."},
-    {"transports", "the names that run --transport takes: an array"},
+    {"backend", "what computes: \"cpu\" or \"cuda\""},
+    {"transports", "how tensors may travel, for run --transport (where cuda-ipc is ipc): an array"},
     {"devices", "an array of objects; their fields:"},
     {"  name", "of the device"},
-    {"  uuid", "8-4-4-4-12 hexadecimal digits"},
+    {"  uuid", "8-4-4-4-12 hexadecimal digits; a GPU's after \"GPU-\""},
     {"  memory_bytes", "the device's memory, in bytes"},
     {"  streams", "ranges of work that run side by side"},
     {"versions", "an array of objects; their fields:"},

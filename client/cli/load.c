@@ -54,43 +54,32 @@ static enum cli_exit check_inflight(const struct load *load, struct cli_error *e
                     load->options.inflight, limit);
 }
 
-/* Makes the region of the client's tensors, for count requests. */
-static enum fa_status alloc_region(const struct load *load, struct load_client *client,
-                                   uint64_t count, struct fa_region **out)
-{
-    const uint64_t bytes = load->tensors.region_bytes;
-
-    if (bytes == 0)
-        return FA_OK;
-    /* This process has these tensors in memory of its own, so bytes is far below 2^52, and count is
-     * at most LOAD_INFLIGHT_MAX: no overflow. */
-    return fa_region_alloc(client->client, out, bytes * count);
-}
-
 /* One pass alone on the first client, without a deadline: its output is what all others must be. */
 static enum cli_exit run_reference(struct load *load, struct cli_error *error)
 {
     struct load_client *client = &load->clients[0];
     struct request_options options = load->options.request;
     struct fa_forward_args args;
-    struct fa_region *region = NULL;
-    enum fa_status status;
+    struct request_places places;
+    struct fa_error wrong, ignored;
+    enum fa_status status, released;
 
     options.deadline_us = 0;
-    status = alloc_region(load, client, 1, &region);
+    status = request_places_alloc(&places, &load->tensors, client->client, 1, &wrong);
     if (status == FA_OK)
-        status = request_upload(&load->tensors, client->client, region, 0);
+        status = request_upload(&load->tensors, client->client, &places, 0, &wrong);
     if (status == FA_OK)
-        status = request_poison(&load->tensors, client->client);
+        status = request_poison(&load->tensors, client->client, &wrong);
     args = request_args(&load->tensors, &options);
-    if (status == FA_OK)
+    if (status == FA_OK) {
         status = fa_forward(client->client, &args, &load->reference);
+        wrong = *fa_last_error_record(client->client);
+    }
     if (status == FA_OK)
-        status = request_download(&load->tensors, client->client);
-    if (status == FA_OK)
-        status = fa_region_release(client->client, region);
-    if (status != FA_OK)
-        return request_fail(&options, client->client, error);
+        status = request_download(&load->tensors, client->client, &wrong);
+    released = request_places_release(&places, client->client, status == FA_OK ? &wrong : &ignored);
+    if (status != FA_OK || released != FA_OK)
+        return request_fail(&options, client->client, &wrong, error);
     load->checked = fa_problem_flops(&load->tensors.problem) <= CHECKED_FLOPS;
     if (load->checked && request_check(&load->tensors, &load->check, error) != CLI_OK)
         return error->code;
@@ -106,12 +95,14 @@ static enum cli_exit fill(const struct load *load, struct load_client *client,
                           struct cli_error *error)
 {
     const uint32_t count = load->options.inflight;
+    struct fa_error wrong;
 
     client->slots = calloc(count, sizeof *client->slots);
     if (!client->slots)
         return cli_fail(error, CLI_FAILED, "no memory; take a smaller --inflight");
-    if (alloc_region(load, client, count, &client->region) != FA_OK)
-        return request_fail(&load->options.request, client->client, error);
+    if (request_places_alloc(&client->places, &load->tensors, client->client, count, &wrong) !=
+        FA_OK)
+        return request_fail(&load->options.request, client->client, &wrong, error);
     for (uint32_t i = 0; i < count; i++) {
         struct load_slot *slot = &client->slots[i];
 
@@ -120,10 +111,9 @@ static enum cli_exit fill(const struct load *load, struct load_client *client,
                             "no memory for the tensors: %s; take a smaller shape, --clients or "
                             "--inflight",
                             strerror(errno));
-        if (request_upload(&slot->tensors, client->client, client->region,
-                           i * load->tensors.region_bytes) != FA_OK ||
-            request_poison(&slot->tensors, client->client) != FA_OK)
-            return request_fail(&load->options.request, client->client, error);
+        if (request_upload(&slot->tensors, client->client, &client->places, i, &wrong) != FA_OK ||
+            request_poison(&slot->tensors, client->client, &wrong) != FA_OK)
+            return request_fail(&load->options.request, client->client, &wrong, error);
         slot->args = request_args(&slot->tensors, &load->options.request);
         slot->client = client;
         slot->next = client->free;
@@ -149,8 +139,9 @@ static void compare(const struct load *load, struct load_client *client)
     client->same_bits = true;
     for (uint32_t i = 0; i < load->options.inflight && client->in_flight == 0; i++) {
         struct load_slot *slot = &client->slots[i];
+        struct fa_error wrong;
 
-        if (!slot->has_result || request_download(&slot->tensors, client->client) != FA_OK)
+        if (!slot->has_result || request_download(&slot->tensors, client->client, &wrong) != FA_OK)
             continue;
         client->compared = true;
         client->same_bits &= has_reference_bits(load, slot);
@@ -260,8 +251,11 @@ static enum cli_exit prepare(struct load *load, int argc, char **argv, struct cl
 /* Closes the client, then frees what its requests used. */
 static void release_client(struct load *load, struct load_client *client, bool close)
 {
+    struct fa_error ignored;
+
     if (close)
         fa_client_close(client->client);
+    request_places_release(&client->places, NULL, &ignored);
     for (uint32_t i = 0; client->slots && i < load->options.inflight; i++)
         request_tensors_release(&client->slots[i].tensors);
     free(client->slots);

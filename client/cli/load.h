@@ -52,7 +52,7 @@ struct load_slot {
 
 struct load_client {
     struct fa_client *client;
-    struct fa_region *region;
+    struct request_places places;
     struct load_slot *slots;
     struct load_slot *free;
     uint32_t in_flight; /* slots */

@@ -170,7 +170,7 @@ const struct cli_command cli_load_command = {
         "Ctrl-C ends the load early: what is in flight is awaited (a second Ctrl-C ends that "
         "too),\n"
         "and the results are printed.\n"
-        "With --transport memfd or region every request in flight has inputs of its own.\n",
+        "With --transport memfd, region or ipc every request in flight has inputs of its own.\n",
     .fields = fields,
     .field_count = sizeof fields / sizeof fields[0],
     .run = cli_load,

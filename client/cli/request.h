@@ -21,7 +21,7 @@ struct request_shape {
 };
 
 /* How a tensor travels. */
-enum request_way { REQUEST_INLINE, REQUEST_MEMFD, REQUEST_REGION };
+enum request_way { REQUEST_INLINE, REQUEST_MEMFD, REQUEST_REGION, REQUEST_IPC };
 
 struct request_ways {
     enum request_way of[REQUEST_TENSORS];
@@ -94,7 +94,7 @@ enum { REQUEST_SHAPE, REQUEST_KV_LEN, REQUEST_KV_HEADS, REQUEST_SCALE, REQUEST_S
      "LIST",                                                                                      \
      "inline",                                                                                    \
      "how tensors travel: inline, memfd (shared memory), region (memory that the daemon holds), " \
-     "or each its own, as in q=memfd,o=inline",                                                   \
+     "ipc (this process's device memory, by CUDA IPC), or each its own, as in q=memfd,o=inline",  \
      request_parse_ways,                                                                          \
      REQUEST_AT(ways)},                                                                           \
     {"priority",                                                                                  \
@@ -114,7 +114,7 @@ enum { REQUEST_SHAPE, REQUEST_KV_LEN, REQUEST_KV_HEADS, REQUEST_SCALE, REQUEST_S
 /* Takes cli_parse's bits in. */
 void request_set_given(struct request_options *options, uint32_t given);
 
-/* Of the tensors that travel: "inline", "memfd", "region", or "q=memfd,k=inline,..." */
+/* Of the tensors that travel: "inline", "memfd", "region", "ipc", or "q=memfd,k=inline,..." */
 void request_ways_text(const struct request_options *options, char *out, size_t size);
 
 /* --- request_tensors.c ----------------------------------------------------------------------- */
@@ -124,14 +124,18 @@ struct request_tensors {
     enum request_way way[REQUEST_TENSORS];
     uint64_t count[REQUEST_TENSORS]; /* elements */
     uint64_t bytes[REQUEST_TENSORS]; /* room for them; 0 when not wanted, as LSE may be */
-    /* In this process, for a tensor in a region a copy. LSE: NULL when not wanted. */
+    /* In this process, for a tensor in a region or in device memory a copy. LSE: NULL when not
+     * wanted. */
     float *data[REQUEST_TENSORS];
     bool borrowed[REQUEST_TENSORS];   /* data is another's */
-    uint64_t offset[REQUEST_TENSORS]; /* in shared, or in the request's part of a region */
+    uint64_t offset[REQUEST_TENSORS]; /* in shared, or in the request's part of the others */
     struct fa_shared shared;          /* zeroed when no tensor goes by memfd */
     /* The part of a region that is this request's; 0 bytes: no tensor lies in one. */
     const struct fa_region *region;
     uint64_t region_offset, region_bytes;
+    /* And its part of device memory. */
+    char *device;
+    uint64_t device_bytes;
 };
 
 /* Decides the shape, makes room, and reads or generates the inputs. Release in every case. */
@@ -162,19 +166,41 @@ void request_tensors_release(struct request_tensors *tensors);
 struct fa_forward_args request_args(const struct request_tensors *tensors,
                                     const struct request_options *options);
 
-/* Gives the tensors that travel so the region's bytes from offset on (region_bytes of them), and
- * writes the inputs there. */
+/* --- request_places.c ------------------------------------------------------------------------ */
+
+/* Memory that is not the host's own here, of requests with the same shape: a region of the
+ * daemon's, and device memory. NULL where no tensor goes that way. */
+struct request_places {
+    struct fa_region *region;
+    void *device;
+};
+
+/* Makes them for count requests like this one; device memory on the daemon's first device. *wrong
+ * tells a failure, as in all that follow. Release in every case. */
+enum fa_status request_places_alloc(struct request_places *out,
+                                    const struct request_tensors *tensors, struct fa_client *client,
+                                    uint32_t count, struct fa_error *wrong);
+
+/* client NULL: it is closed, and with it the region is gone. */
+enum fa_status request_places_release(struct request_places *places, struct fa_client *client,
+                                      struct fa_error *wrong);
+
+/* Gives the tensors that travel so the part of the places that is the request's with this index,
+ * and writes the inputs there. */
 enum fa_status request_upload(struct request_tensors *tensors, struct fa_client *client,
-                              const struct fa_region *region, uint64_t offset);
+                              const struct request_places *places, uint32_t index,
+                              struct fa_error *wrong);
 
 /* Fills the outputs with NaN, so that what the daemon did not write shows. client NULL: but for
- * what lies in a region. */
-enum fa_status request_poison(struct request_tensors *tensors, struct fa_client *client);
+ * what lies in the places. */
+enum fa_status request_poison(struct request_tensors *tensors, struct fa_client *client,
+                              struct fa_error *wrong);
 
-/* Reads outputs that lie in a region into data. */
-enum fa_status request_download(struct request_tensors *tensors, struct fa_client *client);
+/* Reads outputs that lie in the places into data. */
+enum fa_status request_download(struct request_tensors *tensors, struct fa_client *client,
+                                struct fa_error *wrong);
 
-/* --- request_check.c -------------------------------------------------------------------------- */
+/* --- request_check.c ------------------------------------------------------------------------- */
 
 #define REQUEST_ROW_TOLERANCE 1e-5
 #define REQUEST_LSE_TOLERANCE 1e-6
@@ -220,8 +246,8 @@ bool request_add_json(cJSON *object, const struct request_options *options,
 void request_print_what(const struct request_options *options, const struct fa_problem *problem,
                         const struct fa_forward_result *result, const char *backend);
 
-/* The client's last error, in terms of the options. */
+/* What was wrong, in terms of the options. */
 enum cli_exit request_fail(const struct request_options *options, const struct fa_client *client,
-                           struct cli_error *error);
+                           const struct fa_error *wrong, struct cli_error *error);
 
 #endif

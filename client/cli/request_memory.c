@@ -31,8 +31,8 @@ static enum cli_exit too_large(struct cli_error *error)
                     "the tensors are too large to be addressed; take a smaller shape");
 }
 
-/* Sets the counts, and the places in shared memory, of which *shared_bytes are needed, and in a
- * region. */
+/* Sets the counts, and the places in shared memory, of which *shared_bytes are needed, in a region
+ * and in device memory. */
 static enum cli_exit lay_out(struct request_tensors *tensors, const struct request_options *options,
                              uint64_t *shared_bytes, struct cli_error *error)
 {
@@ -42,12 +42,12 @@ static enum cli_exit lay_out(struct request_tensors *tensors, const struct reque
     const struct fa_strides strides[REQUEST_TENSORS] = {problem->q, problem->k, problem->v,
                                                         problem->o, problem->lse};
     uint64_t total = 0, available = request_available_bytes();
+    uint64_t *const ends[] = {[REQUEST_MEMFD] = shared_bytes,
+                              [REQUEST_REGION] = &tensors->region_bytes,
+                              [REQUEST_IPC] = &tensors->device_bytes};
 
     *shared_bytes = 0;
     for (size_t i = 0; i < REQUEST_TENSORS; i++) {
-        uint64_t *end =
-            options->ways.of[i] == REQUEST_MEMFD ? shared_bytes : &tensors->region_bytes;
-
         if (i == REQUEST_LSE && !options->wants_lse)
             continue;
         if (!fa_span(extents[i], strides[i], &tensors->count[i]))
@@ -59,8 +59,8 @@ static enum cli_exit lay_out(struct request_tensors *tensors, const struct reque
         tensors->way[i] = options->ways.of[i];
         if (tensors->way[i] == REQUEST_INLINE)
             continue;
-        tensors->offset[i] = *end;
-        *end += tensors->bytes[i];
+        tensors->offset[i] = *ends[tensors->way[i]];
+        *ends[tensors->way[i]] += tensors->bytes[i];
     }
     if (total > available)
         return cli_fail(error, CLI_FAILED,
@@ -148,6 +148,9 @@ static struct fa_tensor tensor(const struct request_tensors *tensors, enum reque
     if (tensors->way[which] == REQUEST_REGION)
         return (struct fa_tensor){.region = tensors->region,
                                   .region_offset = tensors->region_offset + tensors->offset[which]};
+    if (tensors->way[which] == REQUEST_IPC)
+        return (struct fa_tensor){.data = tensors->device + tensors->offset[which],
+                                  .cuda = FA_CUDA_IPC};
     return (struct fa_tensor){.data = tensors->data[which],
                               .shared =
                                   tensors->way[which] == REQUEST_MEMFD ? &tensors->shared : NULL};
@@ -175,47 +178,4 @@ struct fa_forward_args request_args(const struct request_tensors *tensors,
                                     .v = tensor(tensors, REQUEST_V),
                                     .o = tensor(tensors, REQUEST_O),
                                     .lse = tensor(tensors, REQUEST_LSE)};
-}
-
-/* --- Regions --------------------------------------------------------------------------------- */
-
-/* Copies data of those of the tensors [first, end) that lie in a region there or, with back, from
- * there. */
-static enum fa_status transfer(struct request_tensors *tensors, struct fa_client *client,
-                               size_t first, size_t end, bool back)
-{
-    enum fa_status status = FA_OK;
-
-    for (size_t i = first; i < end && status == FA_OK; i++) {
-        const uint64_t offset = tensors->region_offset + tensors->offset[i];
-        const uint64_t size = tensors->count[i] * sizeof(float);
-
-        if (tensors->way[i] != REQUEST_REGION || size == 0)
-            continue;
-        status = back ? fa_region_read(client, tensors->region, offset, tensors->data[i], size)
-                      : fa_region_write(client, tensors->region, offset, tensors->data[i], size);
-    }
-    return status;
-}
-
-enum fa_status request_upload(struct request_tensors *tensors, struct fa_client *client,
-                              const struct fa_region *region, uint64_t offset)
-{
-    tensors->region = region;
-    tensors->region_offset = offset;
-    return transfer(tensors, client, REQUEST_Q, REQUEST_O, false);
-}
-
-enum fa_status request_poison(struct request_tensors *tensors, struct fa_client *client)
-{
-    /* All bits set is a NaN. */
-    for (size_t i = REQUEST_O; i < REQUEST_TENSORS; i++)
-        if (tensors->data[i])
-            memset(tensors->data[i], 0xff, tensors->count[i] * sizeof(float));
-    return client ? transfer(tensors, client, REQUEST_O, REQUEST_TENSORS, false) : FA_OK;
-}
-
-enum fa_status request_download(struct request_tensors *tensors, struct fa_client *client)
-{
-    return transfer(tensors, client, REQUEST_O, REQUEST_TENSORS, true);
 }

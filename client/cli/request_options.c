@@ -9,6 +9,7 @@ static const char *const way_names[] = {
     [REQUEST_INLINE] = "inline",
     [REQUEST_MEMFD] = "memfd",
     [REQUEST_REGION] = "region",
+    [REQUEST_IPC] = "ipc",
 };
 #define WAY_COUNT (sizeof way_names / sizeof way_names[0])
 
@@ -72,8 +73,8 @@ const char *request_parse_ways(const char *text, void *value)
         size_t length = strcspn(text, ",");
 
         if (!parse_way(text, length, &ways))
-            return "must be inline, memfd, region, or a list such as q=memfd,o=inline (of q, k, v, "
-                   "o, lse)";
+            return "must be inline, memfd, region, ipc, or a list such as q=memfd,o=inline (of q, "
+                   "k, v, o, lse)";
         if (!text[length])
             break;
         text += length + 1;

@@ -58,9 +58,9 @@ static enum cli_exit refuse_version(const char *version, const struct fa_info *i
 }
 
 enum cli_exit request_fail(const struct request_options *options, const struct fa_client *client,
-                           struct cli_error *error)
+                           const struct fa_error *wrong, struct cli_error *error)
 {
-    const struct fa_error *wrong = fa_last_error_record(client);
+    char line[sizeof *wrong + 32];
 
     if (wrong->status == FA_INVALID_ARGUMENT && !strcmp(wrong->field, "version"))
         return refuse_version(options->version, fa_client_info(client), error);
@@ -69,7 +69,8 @@ enum cli_exit request_fail(const struct request_options *options, const struct f
                         "TIMEOUT: the daemon did not answer in %g s; give a longer --timeout, or "
                         "none",
                         options->timeout_ms * 1e-3);
+    fa_error_format(wrong, line, sizeof line);
     if (wrong->status == FA_RESOURCE_EXHAUSTED && !strcmp(wrong->field, "payload"))
-        return cli_fail(error, CLI_FAILED, "%s; use --transport memfd", fa_last_error(client));
-    return cli_fail(error, CLI_FAILED, "%s", fa_last_error(client));
+        return cli_fail(error, CLI_FAILED, "%s; use --transport memfd", line);
+    return cli_fail(error, CLI_FAILED, "%s", line);
 }

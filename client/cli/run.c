@@ -12,7 +12,7 @@ struct run {
     struct run_options options;
     struct request_tensors tensors;
     struct fa_client *client;
-    struct fa_region *region; /* NULL when no tensor goes by one */
+    struct request_places places;
     struct run_context context;
     struct run_pass pass; /* the latest */
     /* With --check: the first pass's outputs and how far they are off. */
@@ -58,15 +58,16 @@ static void forward(struct run *run, uint32_t repeat)
     double start;
 
     *pass = (struct run_pass){0};
-    pass->status = request_poison(&run->tensors, reader);
+    pass->status = request_poison(&run->tensors, reader, &pass->error);
+    if (pass->status != FA_OK)
+        return;
     start = cli_now_us();
-    if (pass->status == FA_OK)
-        pass->status = fa_forward(run->client, &args, &pass->result);
+    pass->status = fa_forward(run->client, &args, &pass->result);
     pass->client_us = cli_now_us() - start;
-    if (pass->status == FA_OK && reader)
-        pass->status = request_download(&run->tensors, reader);
     if (pass->status != FA_OK)
         pass->error = *fa_last_error_record(run->client);
+    else if (reader)
+        pass->status = request_download(&run->tensors, reader, &pass->error);
 }
 
 /* Whether the outputs are the first pass's to the last bit; keeps them when this is the first. */
@@ -140,7 +141,7 @@ static enum cli_exit fail_pass(const struct run *run, struct cli_error *error)
     if (run->options.request.target.json &&
         run_print_json(&run->context, &run->pass, error) != CLI_OK)
         return error->code;
-    return request_fail(&run->options.request, run->client, error);
+    return request_fail(&run->options.request, run->client, &run->pass.error, error);
 }
 
 /* What follows a pass: its check and its report. */
@@ -195,22 +196,16 @@ static enum cli_exit write_outputs(const struct run *run, struct cli_error *erro
     return CLI_OK;
 }
 
-/* Puts the inputs into a region, when tensors go by one. */
-static enum cli_exit fill_region(struct run *run, struct cli_error *error)
+/* Puts the inputs into a region or device memory, when tensors go so. */
+static enum cli_exit fill_places(struct run *run, struct cli_error *error)
 {
-    struct request_tensors *tensors = &run->tensors;
-    enum fa_status status;
+    struct run_pass *pass = &run->pass; /* a failure is shown as a pass that is refused */
 
-    if (tensors->region_bytes == 0)
-        return CLI_OK;
-    status = fa_region_alloc(run->client, &run->region, tensors->region_bytes);
-    if (status == FA_OK)
-        status = request_upload(tensors, run->client, run->region, 0);
-    if (status == FA_OK)
-        return CLI_OK;
-    /* To a person and to --json the same as a pass that is refused. */
-    run->pass = (struct run_pass){.status = status, .error = *fa_last_error_record(run->client)};
-    return fail_pass(run, error);
+    *pass = (struct run_pass){0};
+    pass->status = request_places_alloc(&run->places, &run->tensors, run->client, 1, &pass->error);
+    if (pass->status == FA_OK)
+        pass->status = request_upload(&run->tensors, run->client, &run->places, 0, &pass->error);
+    return pass->status == FA_OK ? CLI_OK : fail_pass(run, error);
 }
 
 /* From the connection on. */
@@ -220,7 +215,7 @@ static enum cli_exit run_connected(struct run *run, struct cli_error *error)
         fa_client_set_timeout(run->client, run->options.request.timeout_ms);
     run->context =
         (struct run_context){&run->options, &run->tensors, fa_client_info(run->client)->backend};
-    if (fill_region(run, error) != CLI_OK || run_passes(run, error) != CLI_OK ||
+    if (fill_places(run, error) != CLI_OK || run_passes(run, error) != CLI_OK ||
         write_outputs(run, error) != CLI_OK)
         return error->code;
     if (run->bad_check)
@@ -276,6 +271,7 @@ enum cli_exit cli_run(int argc, char **argv, struct cli_error *error)
     if (code == CLI_OK)
         code = run_connected(&run, error);
     code = cli_disconnect(run.client, code, error);
+    request_places_release(&run.places, NULL, &run.pass.error);
     for (size_t i = 0; i < REQUEST_TENSORS; i++)
         free(run.first[i]);
     for (size_t i = 0; i < RUN_TIMES; i++)

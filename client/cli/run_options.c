@@ -56,7 +56,7 @@ static const struct cli_field fields[] = {
     {"total_us", "microseconds in the daemon"},
     {"client_us",
      "microseconds from the call to its return here, of the pass alone: not of the copies "
-     "to and from a region"},
+     "to and from a region or device memory"},
     {"tflops", "10^12 FLOP a second in the kernel; null when kernel_us is 0"},
     {"rel_l2", "L2 norm of o's error over that of the reference; null when infinite or NaN; this "
                "and the next five only with --check, when status is OK"},
@@ -77,7 +77,10 @@ const struct cli_command cli_run_command = {
     .option_count = sizeof options / sizeof options[0],
     .notes =
         "With --transport region the inputs are written into the daemon's memory once, before the\n"
-        "passes, and outputs read back after; the round trip is of the pass alone.\n"
+        "passes, and outputs read back after; the round trip is of the pass alone. So it is with\n"
+        "--transport ipc, in memory of this process on the daemon's first device, for which it "
+        "needs\n"
+        "NVIDIA's driver (libcuda.so.1) and the daemon a GPU.\n"
         "--check passes when no row's relative error is over 1e-5 and no log-sum-exp's over\n"
         "1e-6 max(1, |LSE|). Above 2e12 FLOP it compares up to 64 rows of each head.\n"
         "When it fails by little:\n" REQUEST_ROUNDING_HINT ".\n"

@@ -113,6 +113,7 @@ static void plan_regions(struct fad_job *job, const struct fad_memfd *memfd)
             source.writable = fad_request_writes_memfd(&job->request);
         } else if (at->place == FAD_IPC) {
             source.kind = FAD_REGION_IPC;
+            source.kept = true;
             source.buffer_id = at->ipc.buffer_id;
             memcpy(source.handle, at->ipc.handle, sizeof source.handle);
         } else {

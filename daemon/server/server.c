@@ -128,12 +128,15 @@ static void on_tick(uv_timer_t *timer)
 {
     struct fad_server *server = timer->data;
     struct fad_connection *connection, *next;
+    const struct fad_backend *backend = server->engine.backend;
     uint64_t now = uv_hrtime();
 
     for (connection = TAILQ_FIRST(&server->connections); connection; connection = next) {
         next = TAILQ_NEXT(connection, link);
         fad_connection_check_stall(connection, now);
     }
+    if (backend->ops->tick)
+        backend->ops->tick(server->engine.backend);
     fad_log_say_held();
     fad_server_notify(server);
     if (!server->accepting && server->phase == FAD_SERVING) {
