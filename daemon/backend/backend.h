@@ -72,7 +72,7 @@ struct fad_region_source {
     bool fixed;    /* MEMFD: its file can grow no more */
     bool writable; /* MEMFD */
     uint64_t size; /* MEMFD, OWNED: bytes */
-    bool uncleared; /* OWNED: any bytes may be in it, also another client's; else all zeroes */
+    bool uncleared;     /* OWNED: any bytes may be in it, also another client's; else all zeroes */
     uint8_t handle[64]; /* IPC: cudaIpcMemHandle_t */
     uint64_t buffer_id; /* IPC: CU_POINTER_ATTRIBUTE_BUFFER_ID */
 };
@@ -132,8 +132,9 @@ struct fad_range_op {
 
 struct fad_backend_config {
     uint32_t workers; /* CPU: streams; 0: one for each processor that this process may use */
-    const char *devices; /* CUDA: ordinals or UUIDs, separated by commas; NULL: all that can serve */
-    uint32_t streams;    /* CUDA: of each device, at least 1 */
+    const char
+        *devices;     /* CUDA: ordinals or UUIDs, separated by commas; NULL: all that can serve */
+    uint32_t streams; /* CUDA: of each device, at least 1 */
     uint64_t pinned_bytes; /* CUDA: of host_alloc's memory that is pinned, made at start */
 };
 

@@ -62,8 +62,9 @@ static const struct option_row {
      .least = (uint64_t)32 << 20,
      .most = (uint64_t)1 << 40,
      .initial = (uint64_t)512 << 20,
-     .help = "pinned memory for payloads and inline outputs on their way to and from GPUs, taken at "
-             "start; what finds no room there is copied twice"},
+     .help =
+         "pinned memory for payloads and inline outputs on their way to and from GPUs, taken at "
+         "start; what finds no room there is copied twice"},
     {.name = "workers",
      .argument = "N",
      .kind = NUMBER,

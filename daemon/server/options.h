@@ -17,7 +17,7 @@ enum fad_level { FAD_LEVEL_CONNECTION, FAD_LEVEL_USER, FAD_LEVEL_DAEMON, FAD_LEV
 #define FAD_STAGED_BESIDE_PAYLOAD ((uint64_t)512 << 20)
 
 struct fad_options {
-    const char *socket; /* NULL: see fa_socket.h */
+    const char *socket;  /* NULL: see fa_socket.h */
     const char *backend; /* "auto", "cuda" or "cpu" */
     const char *devices; /* CUDA: as in fad_backend_config; NULL: all */
     uint64_t streams;    /* CUDA, of each device */
