@@ -7,7 +7,10 @@
 #define SHORT_NS 100e3
 
 /* Longer ranges are kept if a unit then takes at most so much of what it took before. */
-#define CHEAPER 0.8
+#define CHEAPER 0.75
+
+/* Ranges for each stream between a trial that was in vain and the next one. */
+#define PAUSE 16
 
 /* Estimates end here (11 days), so that sums of them fit. */
 #define ESTIMATE_NS_MAX 1e15
@@ -54,9 +57,11 @@ uint64_t fad_cut_units(const struct fad_work *work, const struct fad_device *dev
     return each < units ? (uint64_t)each : work->units;
 }
 
-/* Whether longer ranges make units cheaper is tried out. A trial ends after as many ranges as run
- * side by side: their mean counts, since which of them has the device first is a matter of chance.
- * As long as each length is cheaper than the one before the next one is tried, else that is it. */
+/* Whether longer ranges make units cheaper is tried out. A trial ends after twice as many ranges as
+ * run side by side: their mean counts, since which of them has the device first is a matter of
+ * chance.
+ * As long as each length is cheaper than the one before the next one is tried; else there is a
+ * pause. */
 static void try_longer(struct fad_work *work, const struct fad_device *device, double units,
                        double took_ns)
 {
@@ -64,21 +69,20 @@ static void try_longer(struct fad_work *work, const struct fad_device *device, d
     const int streams = (int)streams_for_long(device);
     double unit_ns;
 
-    if (trial->over || trial->ranges++ < 0)
+    if (trial->ranges++ < 0)
         return;
     trial->units += units;
     trial->took_ns += took_ns;
-    if (trial->ranges < streams)
+    if (trial->ranges < 2 * streams)
         return;
     unit_ns = trial->took_ns / trial->units;
     if (unit_ns > CHEAPER * trial->before_ns) {
         work->cut_ns = trial->cut_before_ns;
-        trial->over = true;
+        *trial = (struct fad_trial){.before_ns = HUGE_VAL, .ranges = -PAUSE * streams};
         return;
     }
     *trial = (struct fad_trial){.before_ns = unit_ns,
                                 .cut_before_ns = work->cut_ns,
-                                .over = work->cut_ns >= RANGE_NS_MAX,
                                 /* Those before are of the old length. */
                                 .ranges = -(int)FAD_RANGES_AHEAD * streams};
     /* Ranges that did not fill the device do when they are estimated to take what they took. */

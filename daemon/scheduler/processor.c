@@ -7,6 +7,9 @@
 /* How much time that express ranges did not take is kept for those that still run. */
 #define EXPRESS_NS_KEPT 200e3
 
+/* Ranges that count as late ones, about. */
+#define LATE 32
+
 /* The ranges under way on a stream, which runs them one by one. */
 struct fad_lane {
     double weights_ns[FAD_RANGES_AHEAD]; /* in the order of their launches */
@@ -83,20 +86,33 @@ static double at_most(double x, double most)
     return x < most ? x : most;
 }
 
-double fad_processor_took(struct fad_processor *processor, const struct fad_range_op *range)
+static double at_least(double x, double least)
+{
+    return x > least ? x : least;
+}
+
+struct fad_taken fad_processor_took(struct fad_processor *processor,
+                                    const struct fad_range_op *range)
 {
     struct fad_lane *lane = &processor->lanes[range->stream];
     const double took_ns = (double)(range->op.finished_ns - range->op.started_ns);
-    double device_ns = took_ns;
+    const double weight_ns = lane->weights_ns[0];
+    struct fad_taken taken = {took_ns, took_ns};
 
     assert(lane->under_way > 0);
     divide(processor, range->op.finished_ns);
     if (fad_is_express(processor->device, range->stream)) {
-        device_ns = at_most(lane->weights_ns[0], at_most(took_ns, processor->express_ns));
-        processor->express_ns -= device_ns;
-        processor->left_ns -= device_ns;
+        /* Nor less than an equal part, if it was expected to take next to nothing. */
+        taken.ns = at_least(weight_ns, took_ns / processor->device->streams);
+        taken.ns = at_most(at_most(taken.ns, took_ns), processor->express_ns);
+        taken.charge_ns = taken.ns;
+        processor->express_ns -= taken.ns;
+        processor->left_ns -= taken.ns;
     } else if (processor->device->shared) {
-        device_ns = at_most((processor->given - lane->given) * lane->weights_ns[0], took_ns);
+        taken.ns = at_most((processor->given - lane->given) * weight_ns, took_ns);
+        processor->late_ns += (taken.ns - processor->late_ns) / LATE;
+        processor->late_expected_ns += (weight_ns - processor->late_expected_ns) / LATE;
+        taken.charge_ns = weight_ns * processor->late_ns / processor->late_expected_ns;
     }
     run(processor, range->stream, -1);
     lane->under_way--;
@@ -106,5 +122,5 @@ double fad_processor_took(struct fad_processor *processor, const struct fad_rang
         run(processor, range->stream, 1);
     if (processor->express == 0)
         processor->express_ns = 0;
-    return device_ns;
+    return taken;
 }

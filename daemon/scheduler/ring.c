@@ -116,23 +116,29 @@ static bool anybody_has_time(const struct fad_ring *ring)
     return !TAILQ_EMPTY(&ring->sparse) || (first && first->balance_ns > 0);
 }
 
-/* The fewest rounds after which somebody has time left of those that can run, or of all; 0: there is
- * nobody. */
+/* The fewest rounds after which the turn is somebody's who can run; or, with a limit to debts, also
+ * after which somebody else has time left. 0: nobody can run. */
 static uint64_t rounds_needed(const struct fad_ring *ring, const struct fad_range_op *place,
-                              fad_share_can_run *can_run, bool of_all)
+                              fad_share_can_run *can_run, int64_t debt_ns)
 {
+    const bool limited = debt_ns != FAD_ANY_DEBT;
     struct fad_share *share;
     uint64_t least = 0;
+    bool any = false;
 
     for (share = TAILQ_FIRST(&ring->steady); share; share = TAILQ_NEXT(share, link)) {
-        uint64_t rounds;
-        if (share->balance_ns > 0)
+        int64_t missing_ns = -share->balance_ns;
+        bool can;
+        if (missing_ns < 0)
             continue; /* it cannot run here, or it had been found */
-        rounds = (uint64_t)(-share->balance_ns / share->quantum_ns) + 1;
-        if ((least == 0 || rounds < least) && (of_all || can_run(share, place)))
-            least = rounds;
+        can = can_run(share, place);
+        any |= can;
+        if (limited && can)
+            missing_ns -= debt_ns;
+        if ((can || limited) && (least == 0 || missing_ns < (int64_t)least * share->quantum_ns))
+            least = (uint64_t)(missing_ns / share->quantum_ns) + 1;
     }
-    return least;
+    return any ? least : 0;
 }
 
 static void give_all(struct fad_ring *ring, uint64_t rounds)
@@ -155,19 +161,20 @@ static void give_all(struct fad_ring *ring, uint64_t rounds)
 struct fad_share *fad_ring_pick(struct fad_ring *ring, const struct fad_range_op *place,
                                 fad_share_can_run *can_run, int64_t debt_ns)
 {
-    const bool preferred = debt_ns != FAD_ANY_DEBT;
+    const bool limited = debt_ns != FAD_ANY_DEBT;
     struct fad_share *share = find(ring, place, can_run);
-    uint64_t rounds = 0;
+    uint64_t rounds;
 
-    if (share)
+    if (!share && limited)
+        share = find_in_debt(ring, place, can_run, debt_ns);
+    if (share || (limited && anybody_has_time(ring)))
         return share;
-    if (!preferred || (!anybody_has_time(ring) && any_can_run(&ring->steady, place, can_run)))
-        rounds = rounds_needed(ring, place, can_run, preferred);
-    if (rounds > 0) {
-        give_all(ring, rounds);
-        share = find(ring, place, can_run);
-    }
-    return share || !preferred ? share : find_in_debt(ring, place, can_run, debt_ns);
+    rounds = rounds_needed(ring, place, can_run, debt_ns);
+    if (rounds == 0)
+        return NULL;
+    give_all(ring, rounds);
+    share = find(ring, place, can_run);
+    return share || !limited ? share : find_in_debt(ring, place, can_run, debt_ns);
 }
 
 bool fad_ring_can_run(struct fad_ring *ring, const struct fad_range_op *place,

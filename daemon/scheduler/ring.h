@@ -22,7 +22,8 @@
 
 #define FAD_ROUNDS_KEPT 16
 
-/* For places that are not preferred. */
+/* For places that are not preferred: who has no time left waits only for those who have some and can
+ * run there. */
 #define FAD_ANY_DEBT INT64_MAX
 
 /* Somebody's place in a ring. */

@@ -1,6 +1,7 @@
 #include "daemon/scheduler/scheduler.h"
 
 #include "daemon/scheduler/cut.h"
+#include "daemon/scheduler/flow.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -85,90 +86,6 @@ void fad_scheduler_deinit(struct fad_scheduler *scheduler)
     scheduler->slots = NULL;
 }
 
-/* --- Groups and flows ------------------------------------------------------------------------ */
-
-/* So that NORMAL keeps the time of one range. */
-static int64_t quantum_ns(enum fa_priority priority)
-{
-    const int64_t normal = (int64_t)RANGE_NS / FAD_ROUNDS_KEPT;
-    return normal * fa_priority_weight(priority) / fa_priority_weight(FA_PRIORITY_NORMAL);
-}
-
-void fad_group_init(struct fad_group *group)
-{
-    for (uint32_t d = 0; d < FAD_DEVICES_MAX; d++) {
-        fad_share_init(&group->shares[d], quantum_ns(FA_PRIORITY_NORMAL), 0, 0);
-        fad_ring_init(&group->rings[d]);
-    }
-}
-
-/* A flow begins with the debt of a range: it pays beforehand for the one that it may overdraw when
- * it ends. Else many short-lived connections would keep a long one from its turns. */
-void fad_flow_init(struct fad_flow *flow, struct fad_group *group)
-{
-    flow->group = group;
-    for (uint32_t d = 0; d < FAD_DEVICES_MAX; d++) {
-        for (uint32_t p = 0; p < FAD_PRIORITIES; p++) {
-            struct fad_queue *queue = &flow->queues[d][p];
-            fad_share_init(&queue->share, quantum_ns((enum fa_priority)(p + 1)), -(int64_t)RANGE_NS,
-                           group->rings[d].round);
-            TAILQ_INIT(&queue->works);
-        }
-    }
-}
-
-static struct fad_queue *queue_of(const struct fad_work *work)
-{
-    return &work->flow->queues[work->device][work->priority - 1];
-}
-
-/* ns < 0: gives back. */
-static void charge(struct fad_scheduler *scheduler, const struct fad_work *work, int64_t ns)
-{
-    struct fad_group *group = work->flow->group;
-
-    fad_ring_charge(&group->rings[work->device], &queue_of(work)->share, ns);
-    fad_ring_charge(&scheduler->rings[work->device], &group->shares[work->device], ns);
-}
-
-static void enqueue(struct fad_scheduler *scheduler, struct fad_work *work)
-{
-    struct fad_group *group = work->flow->group;
-    struct fad_queue *queue = queue_of(work);
-
-    if (!group->shares[work->device].list)
-        fad_ring_enter(&scheduler->rings[work->device], &group->shares[work->device]);
-    if (!queue->share.list)
-        fad_ring_enter(&group->rings[work->device], &queue->share);
-    TAILQ_INSERT_TAIL(&queue->works, work, link);
-    work->queued = true;
-    scheduler->queued++;
-}
-
-/* Ranges under way that others may pass keep their flow in its ring: else those others would have
- * all rounds. */
-static void leave_if_idle(struct fad_scheduler *scheduler, const struct fad_work *work)
-{
-    struct fad_group *group = work->flow->group;
-    struct fad_queue *queue = queue_of(work);
-
-    if (!queue->share.list || !TAILQ_EMPTY(&queue->works) || queue->under_way > 0)
-        return;
-    fad_ring_leave(&group->rings[work->device], &queue->share);
-    if (fad_ring_is_empty(&group->rings[work->device]))
-        fad_ring_leave(&scheduler->rings[work->device], &group->shares[work->device]);
-}
-
-static void unqueue(struct fad_scheduler *scheduler, struct fad_work *work)
-{
-    struct fad_queue *queue = queue_of(work);
-
-    TAILQ_REMOVE(&queue->works, work, link);
-    work->queued = false;
-    scheduler->queued--;
-    leave_if_idle(scheduler, work);
-}
-
 /* --- Load ------------------------------------------------------------------------------------ */
 
 /* Each work knows its part of the sum, so that the sum is exact. */
@@ -225,7 +142,7 @@ void fad_scheduler_submit(struct fad_scheduler *scheduler, struct fad_work *work
     assert(work->priority >= 1 && work->priority <= FAD_PRIORITIES);
     fad_cut_begin(work, &scheduler->backend->devices[work->device]);
     update_load(scheduler, work);
-    enqueue(scheduler, work);
+    fad_flow_enqueue(scheduler, work);
     if (work->deadline_ns != 0)
         add_deadline(scheduler, work);
 }
@@ -253,7 +170,7 @@ static void fail(struct fad_scheduler *scheduler, struct fad_work *work, int sta
     drop_deadline(scheduler, work);
     if (!work->queued)
         return;
-    unqueue(scheduler, work);
+    fad_flow_unqueue(scheduler, work);
     work->units_left -= work->units - work->next_unit;
     update_load(scheduler, work);
 }
@@ -294,12 +211,6 @@ static int64_t cost_ns(double ns)
     return ns > LAUNCH_NS ? (int64_t)ns : LAUNCH_NS;
 }
 
-/* Whether works on express streams may take the device from its ranges. */
-static bool may_be_passed(const struct fad_device *device, const struct fad_work *work)
-{
-    return device->express > 0 && !work->is_short;
-}
-
 static void on_range_done(struct fad_op *op)
 {
     struct fad_slot *slot = fad_container_of(op, struct fad_slot, range.op);
@@ -307,19 +218,16 @@ static void on_range_done(struct fad_op *op)
     struct fad_work *work = slot->work;
     const uint64_t units = slot->range.launch.range.count;
     struct fad_processor *processor = &scheduler->processors[slot->range.device];
-    const double took_ns = fad_processor_took(processor, &slot->range);
+    const struct fad_taken took = fad_processor_took(processor, &slot->range);
 
     slot->work = NULL;
     scheduler->under_way--;
     work->under_way--;
-    if (may_be_passed(processor->device, work)) {
-        queue_of(work)->under_way--;
-        leave_if_idle(scheduler, work);
-    }
+    fad_flow_ended(scheduler, work);
     add_time(work, &slot->range, processor->device->shared);
-    charge(scheduler, work, cost_ns(took_ns) - slot->charged_ns);
+    fad_flow_charge(scheduler, work, cost_ns(took.charge_ns) - slot->charged_ns);
     work->units_left -= units;
-    fad_cut_correct(work, processor->device, units, took_ns);
+    fad_cut_correct(work, processor->device, units, took.ns);
     update_load(scheduler, work);
     if (op->status != 0)
         fail(scheduler, work, op->status, op->text);
@@ -412,14 +320,14 @@ static void launch(struct fad_scheduler *scheduler, struct fad_slot *slot, struc
                            scheduler->now_ns);
     slot->work = work;
     slot->charged_ns = cost_ns(expected_ns);
-    charge(scheduler, work, slot->charged_ns);
+    fad_flow_charge(scheduler, work, slot->charged_ns);
     work->stream = slot->range.stream;
     scheduler->under_way++;
     work->under_way++;
-    queue_of(work)->under_way += may_be_passed(processor->device, work);
+    fad_flow_began(scheduler, work);
     work->next_unit += count;
     if (work->next_unit == work->units)
-        unqueue(scheduler, work);
+        fad_flow_unqueue(scheduler, work);
 }
 
 bool fad_scheduler_dispatch(struct fad_scheduler *scheduler, uint64_t now_ns)

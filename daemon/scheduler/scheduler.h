@@ -26,7 +26,7 @@ TAILQ_HEAD(fad_works, fad_work);
 struct fad_queue {
     struct fad_share share;
     struct fad_works works;
-    uint32_t under_way; /* ranges that works on express streams may pass */
+    uint32_t passable; /* ranges under way that works on express streams may pass (flow.h) */
 };
 
 /* A uid. */
@@ -43,7 +43,6 @@ struct fad_flow {
 
 /* How longer ranges do on a shared device (cut.c). */
 struct fad_trial {
-    bool over;
     int ranges; /* that count; < 0: so many still to come do not */
     double units, took_ns;
     double before_ns;     /* what a unit took when ranges were shorter */
