@@ -7,7 +7,6 @@
 #include "tests/helpers/test.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #define US 1000ull
@@ -24,8 +23,6 @@ static struct fad_flow flows[12]; /* flow f is of group f % 3 */
 
 static void begin(int number)
 {
-    if (getenv("FIGURES"))
-        printf("== %d\n", number);
     sim_begin_shared(STREAMS, EXPRESS, number % 2 != 0);
     srandom((unsigned)number / 2);
     for (unsigned g = 0; g < 3; g++)
@@ -62,12 +59,7 @@ static uint64_t a_while(struct sim_client *client)
 
 static void assert_near(const char *what, double is, double should_be, double part)
 {
-    if (getenv("FIGURES"))
-        printf("%s%s: %.3f of what it should be\n",
-               fabs(is / should_be - 1) <= part ? "" : "WRONG ", what, is / should_be);
-    if (!getenv("FIGURES"))
-        ck_assert_msg(fabs(is / should_be - 1) <= part, "%s: %g instead of %g", what, is,
-                      should_be);
+    ck_assert_msg(fabs(is / should_be - 1) <= part, "%s: %g instead of %g", what, is, should_be);
 }
 
 /* --- Waits ----------------------------------------------------------------------------------- */
@@ -86,16 +78,13 @@ START_TEST(an_occasional_short_work_goes_at_once_beside_hogs)
     client->think_ns = a_while;
     sim_run(3000 * MS);
     ck_assert_uint_ge(client->done, 400);
-    if (getenv("FIGURES"))
-        printf("slowest %g us\n", (double)client->slowest_ns / 1e3);
     ck_assert_uint_le(client->slowest_ns, (uint64_t)(20e3 / client->fills) + 5 * US);
     sim_end();
 }
 END_TEST
 
-/* Of a uid that has a hog itself, while another uid has one, too: when the uid has had its share,
- * the other one's next range comes first. */
-START_TEST(an_occasional_short_work_waits_little_for_its_own_uids_hog)
+/* Of a uid that has a hog itself, while another uid has one, too. */
+START_TEST(an_occasional_short_work_does_not_pay_for_its_own_uids_hog)
 {
     struct sim_client *client;
 
@@ -106,14 +95,14 @@ START_TEST(an_occasional_short_work_waits_little_for_its_own_uids_hog)
     client = sim_add(&flows[3], FA_PRIORITY_NORMAL, 20e3);
     client->think_ns = a_while;
     sim_run(3000 * MS);
-    if (getenv("FIGURES"))
-        printf("slowest %g us, done %d\n", (double)client->slowest_ns / 1e3, (int)client->done);
     ck_assert_uint_ge(client->done, 400);
-    ck_assert_uint_le(client->slowest_ns, 4 * RANGE);
+    ck_assert_uint_le(client->slowest_ns, 25 * US);
     sim_end();
 }
 END_TEST
 
+/* Works of 200 us, whose units take a millisecond. Eight ranges are ahead on the streams, some of
+ * them longer than they should be, on trial. */
 START_TEST(works_between_the_two_wait_for_few_ranges)
 {
     struct sim_client *client;
@@ -127,9 +116,8 @@ START_TEST(works_between_the_two_wait_for_few_ranges)
     client->fills = 0.01;
     client->think_ns = a_while;
     sim_run(3000 * MS);
-    if (getenv("FIGURES"))
-        printf("slowest %g us, done %d\n", (double)client->slowest_ns / 1e3, (int)client->done);
-    ck_assert_uint_ge(client->done, 200);
+    ck_assert_uint_ge(client->done, 300);
+    ck_assert_uint_le(client->slowest_ns, 8 * 4 * RANGE);
     sim_end();
 }
 END_TEST
@@ -292,8 +280,6 @@ START_TEST(a_single_work_fills_the_device)
     hog->launches = 0;
     sim_run(4000 * MS);
     assert_near("the others", hog->used_ns, 4000.0 * MS, 0.04);
-    if (getenv("FIGURES"))
-        printf("range %g us\n", hog->used_ns / (double)hog->launches / 1e3);
     ck_assert_double_lt(hog->used_ns / (double)hog->launches, 4.1 * MS);
     sim_end();
 }
@@ -313,8 +299,6 @@ START_TEST(ranges_of_a_slow_device_do_not_grow_for_ever)
     hog->used_ns = 0;
     hog->launches = 0;
     sim_run(4000 * MS);
-    if (getenv("FIGURES"))
-        printf("range %g us\n", hog->used_ns / (double)hog->launches / 1e3);
     ck_assert_double_lt(hog->used_ns / (double)hog->launches, 6.0 * RANGE);
     sim_end();
 }
@@ -342,9 +326,9 @@ Suite *test_suite(void)
     Suite *suite = suite_create("scheduler_shared");
     TCase *tests = tcase_create("shared");
 
-    tcase_set_timeout(tests, 30);
+    tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, an_occasional_short_work_goes_at_once_beside_hogs, 0, 4);
-    tcase_add_loop_test(tests, an_occasional_short_work_waits_little_for_its_own_uids_hog, 0, 4);
+    tcase_add_loop_test(tests, an_occasional_short_work_does_not_pay_for_its_own_uids_hog, 0, 4);
     tcase_add_loop_test(tests, works_between_the_two_wait_for_few_ranges, 0, 2);
     tcase_add_loop_test(tests, a_flood_of_short_works_and_a_hog_share_equally, 0, 14);
     tcase_add_loop_test(tests, what_short_works_cannot_use_is_the_hogs, 0, 2);

@@ -4,9 +4,9 @@
  * ranges. Its ranges are to take RANGE_NS of their device's time each.
  *
  * On a shared device a range may take longer than its units' share of the device: few units do not
- * fill it, and no range takes less than a unit does by itself. Units then seem the longer, the fewer
- * are in a range. So measuring makes ranges longer there, never shorter than estimated: else they
- * would shrink until the device were empty. And the streams together may not fill the device:
+ * fill it, and no range takes less than a unit does by itself. Units then seem the longer, the
+ * fewer are in a range. So measuring makes ranges longer there, never shorter than estimated: else
+ * they would shrink until the device were empty. And the streams together may not fill the device:
  * ranges grow as long as that makes units cheaper. */
 #ifndef FAD_CUT_H
 #define FAD_CUT_H

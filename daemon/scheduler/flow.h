@@ -1,5 +1,5 @@
-/* flow.h: the scheduler's bookkeeping of whose work waits: flows in their group's ring, groups in the
- * device's (scheduler.h has the objects). */
+/* flow.h: the scheduler's bookkeeping of whose work waits: flows in their group's ring, groups in
+ * the device's (scheduler.h has the objects). */
 #ifndef FAD_FLOW_H
 #define FAD_FLOW_H
 

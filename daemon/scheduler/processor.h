@@ -1,14 +1,15 @@
 /* processor.h: how much of a device's time a range took.
  *
- * Where each stream has a processor of its own that is what it took on its stream. The ranges on the
- * streams of a shared device run side by side: the device's time is divided among them, so that what
- * all of them took comes to the time during which any ran.
+ * Where each stream has a processor of its own that is what it took on its stream. The ranges on
+ * the streams of a shared device run side by side: the device's time is divided among them, so that
+ * what all of them took comes to the time during which any ran.
  *
  * A GPU starts the blocks of one range after those of another, and a range counts as running from
- * when its stream comes to it: so a moment's time is divided by the lengths that were expected of the
- * ranges under way, not equally, or the short ones would pay for the long ones before them. What a
- * range had so is still more a matter of its place among the others than of its own work: its flow is
- * charged what was expected of it, times what all ranges of late took of what was expected of them.
+ * when its stream comes to it: so a moment's time is divided by the lengths that were expected of
+ * the ranges under way, not equally, or the short ones would pay for the long ones before them.
+ * What a range had so is still more a matter of its place among the others than of its own work:
+ * its flow is charged what was expected of it, times what all ranges of late took of what was
+ * expected of them.
  *
  * Ranges on express streams come first and often fill a small part of the device only: they are
  * taken at what was expected, as far as it is possible, and the others have what remains. */

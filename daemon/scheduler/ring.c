@@ -131,6 +131,8 @@ static uint64_t rounds_needed(const struct fad_ring *ring, const struct fad_rang
         bool can;
         if (missing_ns < 0)
             continue; /* it cannot run here, or it had been found */
+        if (!limited && least > 0 && missing_ns >= (int64_t)least * share->quantum_ns)
+            continue;
         can = can_run(share, place);
         any |= can;
         if (limited && can)

@@ -249,6 +249,7 @@ static void find_rates(double rates[64])
             if (runs[i] && (next == 64 || before(&scripted.held[i], &scripted.held[next])))
                 next = i;
         }
+        assert(next < 64);
         runs[next] = false;
         rates[next] = fmin(in_turn ? free : free / others, most(scripted.held[next].range));
         free -= rates[next];
@@ -260,7 +261,7 @@ static void find_rates(double rates[64])
 /* Lets the device run up to the time. */
 static void advance(uint64_t now_ns)
 {
-    double rates[64];
+    double rates[64] = {0};
 
     for (; known < scripted.held_count; known++)
         left_ns[known] = (double)takes_ns(scripted.held[known].range);
@@ -274,7 +275,7 @@ static void advance(uint64_t now_ns)
  * that take what they took. */
 static bool first_end(unsigned *index, uint64_t *end_ns)
 {
-    double rates[64];
+    double rates[64] = {0};
 
     if (!scripted.devices[0].shared)
         return scripted_first_end(index, end_ns);
