@@ -1,6 +1,6 @@
 /* Random scripts of submissions, cancels, failures, refusals, deadlines and completions in any
- * order, also from inside finished(): every work ends once, and nothing is left. A failure prints
- * the test's name and its seed: "name:seed". */
+ * order, also from inside finished(): every work ends once, and nothing is left. Seeds are even
+ * where a device is shared. A failure prints the test's name and its seed: "name:seed". */
 #include "daemon/scheduler/scheduler.h"
 #include "tests/helpers/scripted.h"
 #include "tests/helpers/test.h"
@@ -84,6 +84,9 @@ static uint64_t check_launch(const struct fad_range_op *range)
                    other->launch.range.first < range->launch.range.first);
     }
     assert(ahead < FAD_RANGES_AHEAD);
+    if (scripted.devices[range->device].express > 0)
+        assert(tracked->work.is_short ==
+               (range->stream == scripted.devices[range->device].streams - 1));
     return (uint64_t)random() % 500000;
 }
 
@@ -171,7 +174,7 @@ static void act(void)
 static void check_all(void)
 {
     uint64_t load_ns[2] = {0, 0}, next = UINT64_MAX;
-    unsigned under_way = 0, queued = 0;
+    unsigned under_way = 0, queued = 0, waiting[2] = {0, 0}, running[2] = {0, 0};
 
     for (unsigned w = 0; w < WORKS; w++) {
         const struct fad_work *work = &works[w].work;
@@ -186,7 +189,11 @@ static void check_all(void)
         load_ns[work->device] += work->load_ns;
         under_way += work->under_way;
         queued += work->queued;
+        waiting[work->device] += work->queued;
+        running[work->device] += work->under_way;
     }
+    for (uint32_t d = 0; d < 2; d++)
+        assert(running[d] > 0 || waiting[d] == 0);
     assert(fad_scheduler_next_deadline(&scheduler) == (next == UINT64_MAX ? 0 : next));
     assert(scheduler.under_way == under_way && under_way == scripted.held_count);
     assert(scheduler.queued == queued);
@@ -201,6 +208,9 @@ START_TEST(every_work_ends_once_whatever_happens)
     scripted_reset();
     scripted.hold[SCRIPTED_LAUNCH] = true;
     scripted.takes_ns = check_launch;
+    scripted.devices[0].shared = _i % 2 == 0;
+    scripted.devices[0].express = _i % 4 == 0;
+    scripted.devices[0].streams += _i % 2 == 0;
     ck_assert_int_eq(fad_scheduler_init(&scheduler, &scripted.base), 0);
     for (unsigned g = 0; g < GROUPS; g++)
         fad_group_init(&groups[g]);
@@ -237,7 +247,7 @@ Suite *test_suite(void)
     TCase *tests = tcase_create("random");
 
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, every_work_ends_once_whatever_happens, 1, 21);
+    tcase_add_loop_test(tests, every_work_ends_once_whatever_happens, 1, 31);
     suite_add_tcase(suite, tests);
     return suite;
 }

@@ -76,12 +76,6 @@ static bool any_can_run(const struct fad_shares *shares, const struct fad_range_
     return false;
 }
 
-bool fad_ring_can_run(const struct fad_ring *ring, const struct fad_range_op *place,
-                      fad_share_can_run *can_run)
-{
-    return any_can_run(&ring->sparse, place, can_run) || any_can_run(&ring->steady, place, can_run);
-}
-
 static struct fad_share *first_with_time(const struct fad_shares *shares,
                                          const struct fad_range_op *place,
                                          fad_share_can_run *can_run)
@@ -104,22 +98,49 @@ static struct fad_share *find(const struct fad_ring *ring, const struct fad_rang
     return share ? share : first_with_time(&ring->steady, place, can_run);
 }
 
-/* The fewest rounds after which somebody that can run has time left; 0: nobody can run. */
-static uint64_t rounds_needed(const struct fad_ring *ring, const struct fad_range_op *place,
-                              fad_share_can_run *can_run)
+/* Of those without time left. */
+static struct fad_share *find_in_debt(const struct fad_ring *ring, const struct fad_range_op *place,
+                                      fad_share_can_run *can_run, int64_t debt_ns)
 {
     struct fad_share *share;
+
+    for (share = TAILQ_FIRST(&ring->steady); share; share = TAILQ_NEXT(share, link))
+        if (share->balance_ns <= 0 && share->balance_ns > -debt_ns && can_run(share, place))
+            return share;
+    return NULL;
+}
+
+static bool anybody_has_time(const struct fad_ring *ring)
+{
+    const struct fad_share *first = TAILQ_FIRST(&ring->steady);
+    return !TAILQ_EMPTY(&ring->sparse) || (first && first->balance_ns > 0);
+}
+
+/* The fewest rounds after which the turn is somebody's who can run; or, with a limit to debts, also
+ * after which somebody else has time left. 0: nobody can run. */
+static uint64_t rounds_needed(const struct fad_ring *ring, const struct fad_range_op *place,
+                              fad_share_can_run *can_run, int64_t debt_ns)
+{
+    const bool limited = debt_ns != FAD_ANY_DEBT;
+    struct fad_share *share;
     uint64_t least = 0;
+    bool any = false;
 
     for (share = TAILQ_FIRST(&ring->steady); share; share = TAILQ_NEXT(share, link)) {
-        uint64_t rounds;
-        if (share->balance_ns > 0)
+        int64_t missing_ns = -share->balance_ns;
+        bool can;
+        if (missing_ns < 0)
             continue; /* it cannot run here, or it had been found */
-        rounds = (uint64_t)(-share->balance_ns / share->quantum_ns) + 1;
-        if ((least == 0 || rounds < least) && can_run(share, place))
-            least = rounds;
+        if (!limited && least > 0 && missing_ns >= (int64_t)least * share->quantum_ns)
+            continue;
+        can = can_run(share, place);
+        any |= can;
+        if (limited && can)
+            missing_ns -= debt_ns;
+        if ((can || limited) && (least == 0 || missing_ns < (int64_t)least * share->quantum_ns))
+            least = (uint64_t)(missing_ns / share->quantum_ns) + 1;
     }
-    return least;
+    return any ? least : 0;
 }
 
 static void give_all(struct fad_ring *ring, uint64_t rounds)
@@ -140,16 +161,28 @@ static void give_all(struct fad_ring *ring, uint64_t rounds)
 }
 
 struct fad_share *fad_ring_pick(struct fad_ring *ring, const struct fad_range_op *place,
-                                fad_share_can_run *can_run)
+                                fad_share_can_run *can_run, int64_t debt_ns)
 {
+    const bool limited = debt_ns != FAD_ANY_DEBT;
     struct fad_share *share = find(ring, place, can_run);
     uint64_t rounds;
 
-    if (share)
+    if (!share && limited)
+        share = find_in_debt(ring, place, can_run, debt_ns);
+    if (share || (limited && anybody_has_time(ring)))
         return share;
-    rounds = rounds_needed(ring, place, can_run);
+    rounds = rounds_needed(ring, place, can_run, debt_ns);
     if (rounds == 0)
         return NULL;
     give_all(ring, rounds);
-    return find(ring, place, can_run);
+    share = find(ring, place, can_run);
+    return share || !limited ? share : find_in_debt(ring, place, can_run, debt_ns);
+}
+
+bool fad_ring_can_run(struct fad_ring *ring, const struct fad_range_op *place,
+                      fad_share_can_run *can_run, int64_t debt_ns)
+{
+    if (debt_ns != FAD_ANY_DEBT)
+        return fad_ring_pick(ring, place, can_run, debt_ns) != NULL;
+    return any_can_run(&ring->sparse, place, can_run) || any_can_run(&ring->steady, place, can_run);
 }

@@ -8,6 +8,11 @@
  * time nobody is given more than a quantum a round and those kept, and whoever always has work is
  * given exactly a quantum a round.
  *
+ * Where the device prefers what runs at a place (fad_device.express), one who runs there without
+ * time left would take the device from whoever has some and waits for a place of another kind. No
+ * rounds come for the sake of such a place while anybody with work has time left: that one's next
+ * range is charged first, but for those whose debt is small.
+ *
  * A quantum is short, and several rounds may come at once: turns then change after each range, also
  * among many with small jobs. */
 #ifndef FAD_RING_H
@@ -16,6 +21,10 @@
 #include "daemon/backend/backend.h"
 
 #define FAD_ROUNDS_KEPT 16
+
+/* For places that are not preferred: who has no time left waits only for those who have some and
+ * can run there. */
+#define FAD_ANY_DEBT INT64_MAX
 
 /* Somebody's place in a ring. */
 struct fad_share {
@@ -51,12 +60,13 @@ void fad_ring_leave(struct fad_ring *ring, struct fad_share *share);
 /* Takes time from a share, in the ring or not; < 0: gives back. */
 void fad_ring_charge(struct fad_ring *ring, struct fad_share *share, int64_t ns);
 
-/* Whether anybody in the ring has work that may run at the place. */
-bool fad_ring_can_run(const struct fad_ring *ring, const struct fad_range_op *place,
-                      fad_share_can_run *can_run);
+/* Whether fad_ring_pick would find anybody. */
+bool fad_ring_can_run(struct fad_ring *ring, const struct fad_range_op *place,
+                      fad_share_can_run *can_run, int64_t debt_ns);
 
-/* Whose turn it is at the place; NULL: nobody in the ring can run there. */
+/* Whose turn it is at the place; NULL: nobody's, since nobody in the ring can run there, or those
+ * who can owe debt_ns or more while somebody who cannot has time left. */
 struct fad_share *fad_ring_pick(struct fad_ring *ring, const struct fad_range_op *place,
-                                fad_share_can_run *can_run);
+                                fad_share_can_run *can_run, int64_t debt_ns);
 
 #endif

@@ -1,27 +1,54 @@
 #include "daemon/scheduler/scheduler.h"
 
+#include "daemon/scheduler/cut.h"
+#include "daemon/scheduler/flow.h"
+
 #include <assert.h>
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
-
-/* How long a range should take. Long ones make others wait; short ones cost a hand-over each, about
- * 10 us on the CPU. */
-#define RANGE_NS     250e3
-#define RANGE_NS_MIN 25e3
 
 /* What a launch costs besides its work: tiny jobs are not free. */
 #define LAUNCH_NS 3000
 
-/* Estimates end here (11 days), so that sums of them fit. */
-#define ESTIMATE_NS_MAX 1e15
+/* What a group may owe at most for its short works to go out on express streams while another group
+ * with time left waits for its turn: a long range, so that a flow that asks little is not held back
+ * because of its group's hog. A flow may owe nothing, or connections would be cut short to run up
+ * debts. */
+#define GROUP_DEBT_NS RANGE_NS_MAX
 
 struct fad_slot {
     struct fad_range_op range;
     struct fad_scheduler *scheduler;
     struct fad_work *work; /* NULL: free */
     int64_t charged_ns;    /* for the range under way */
+    bool express;
+    bool takes_short, takes_long; /* works */
 };
+
+/* A device's places for long works before those for short ones: what long works owe is known when
+ * short ones are to be held back for it. And every stream's first place before any stream's second:
+ * work spreads before it queues up. */
+static void add_slots(struct fad_scheduler *scheduler, bool express, uint32_t *next)
+{
+    const struct fad_backend *backend = scheduler->backend;
+
+    for (uint32_t ahead = 0; ahead < FAD_RANGES_AHEAD; ahead++) {
+        for (uint32_t d = 0; d < backend->device_count; d++) {
+            for (uint32_t s = 0; s < backend->devices[d].streams; s++) {
+                struct fad_slot *slot = &scheduler->slots[*next];
+                if (fad_is_express(&backend->devices[d], s) != express)
+                    continue;
+                slot->scheduler = scheduler;
+                slot->express = express;
+                slot->takes_short = express || backend->devices[d].express == 0;
+                slot->takes_long = !express;
+                slot->range.device = d;
+                slot->range.stream = s;
+                ++*next;
+            }
+        }
+    }
+}
 
 int fad_scheduler_init(struct fad_scheduler *scheduler, struct fad_backend *backend)
 {
@@ -29,144 +56,43 @@ int fad_scheduler_init(struct fad_scheduler *scheduler, struct fad_backend *back
 
     *scheduler = (struct fad_scheduler){.backend = backend};
     TAILQ_INIT(&scheduler->deadlines);
-    assert(backend->device_count <= FAD_DEVICES_MAX);
+    assert(backend->device_count > 0 && backend->device_count <= FAD_DEVICES_MAX);
     for (uint32_t d = 0; d < backend->device_count; d++) {
         fad_ring_init(&scheduler->rings[d]);
-        assert(backend->devices[d].streams <= FAD_STREAMS_MAX);
+        if (fad_processor_init(&scheduler->processors[d], &backend->devices[d]) < 0)
+            goto fail;
         count += backend->devices[d].streams * FAD_RANGES_AHEAD;
     }
-    assert(count > 0);
     scheduler->slots = calloc(count, sizeof *scheduler->slots);
     if (!scheduler->slots)
-        return -ENOMEM;
+        goto fail;
     scheduler->slot_count = count;
-    /* Every stream's first place before any stream's second: work spreads before it queues up. */
-    for (uint32_t ahead = 0; ahead < FAD_RANGES_AHEAD; ahead++) {
-        for (uint32_t d = 0; d < backend->device_count; d++) {
-            for (uint32_t s = 0; s < backend->devices[d].streams; s++) {
-                struct fad_slot *slot = &scheduler->slots[next++];
-                slot->scheduler = scheduler;
-                slot->range.device = d;
-                slot->range.stream = s;
-            }
-        }
-    }
+    add_slots(scheduler, false, &next);
+    add_slots(scheduler, true, &next);
     return 0;
+fail:
+    for (uint32_t d = 0; d < backend->device_count; d++)
+        fad_processor_deinit(&scheduler->processors[d]);
+    return -ENOMEM;
 }
 
 void fad_scheduler_deinit(struct fad_scheduler *scheduler)
 {
     assert(scheduler->queued == 0 && scheduler->under_way == 0);
     assert(TAILQ_EMPTY(&scheduler->deadlines));
+    for (uint32_t d = 0; d < scheduler->backend->device_count; d++)
+        fad_processor_deinit(&scheduler->processors[d]);
     free(scheduler->slots);
     scheduler->slots = NULL;
 }
 
-/* --- Groups and flows ------------------------------------------------------------------------ */
-
-/* So that NORMAL keeps the time of one range. */
-static int64_t quantum_ns(enum fa_priority priority)
-{
-    const int64_t normal = (int64_t)RANGE_NS / FAD_ROUNDS_KEPT;
-    return normal * fa_priority_weight(priority) / fa_priority_weight(FA_PRIORITY_NORMAL);
-}
-
-void fad_group_init(struct fad_group *group)
-{
-    for (uint32_t d = 0; d < FAD_DEVICES_MAX; d++) {
-        fad_share_init(&group->shares[d], quantum_ns(FA_PRIORITY_NORMAL), 0, 0);
-        fad_ring_init(&group->rings[d]);
-    }
-}
-
-/* A flow begins with the debt of a range: it pays beforehand for the one that it may overdraw when
- * it ends. Else many short-lived connections would keep a long one from its turns. */
-void fad_flow_init(struct fad_flow *flow, struct fad_group *group)
-{
-    flow->group = group;
-    for (uint32_t d = 0; d < FAD_DEVICES_MAX; d++) {
-        for (uint32_t p = 0; p < FAD_PRIORITIES; p++) {
-            struct fad_queue *queue = &flow->queues[d][p];
-            fad_share_init(&queue->share, quantum_ns((enum fa_priority)(p + 1)), -(int64_t)RANGE_NS,
-                           group->rings[d].round);
-            TAILQ_INIT(&queue->works);
-        }
-    }
-}
-
-static struct fad_queue *queue_of(const struct fad_work *work)
-{
-    return &work->flow->queues[work->device][work->priority - 1];
-}
-
-/* ns < 0: gives back. */
-static void charge(struct fad_scheduler *scheduler, const struct fad_work *work, int64_t ns)
-{
-    struct fad_group *group = work->flow->group;
-
-    fad_ring_charge(&group->rings[work->device], &queue_of(work)->share, ns);
-    fad_ring_charge(&scheduler->rings[work->device], &group->shares[work->device], ns);
-}
-
-static void enqueue(struct fad_scheduler *scheduler, struct fad_work *work)
-{
-    struct fad_group *group = work->flow->group;
-    struct fad_queue *queue = queue_of(work);
-
-    if (!group->shares[work->device].list)
-        fad_ring_enter(&scheduler->rings[work->device], &group->shares[work->device]);
-    if (!queue->share.list)
-        fad_ring_enter(&group->rings[work->device], &queue->share);
-    TAILQ_INSERT_TAIL(&queue->works, work, link);
-    work->queued = true;
-    scheduler->queued++;
-}
-
-static void unqueue(struct fad_scheduler *scheduler, struct fad_work *work)
-{
-    struct fad_group *group = work->flow->group;
-    struct fad_queue *queue = queue_of(work);
-
-    TAILQ_REMOVE(&queue->works, work, link);
-    work->queued = false;
-    scheduler->queued--;
-    if (!TAILQ_EMPTY(&queue->works))
-        return;
-    fad_ring_leave(&group->rings[work->device], &queue->share);
-    if (fad_ring_is_empty(&group->rings[work->device]))
-        fad_ring_leave(&scheduler->rings[work->device], &group->shares[work->device]);
-}
-
-/* --- Estimates ------------------------------------------------------------------------------- */
-
-static double estimate_ns(const struct fad_work *work, uint64_t units)
-{
-    double ns = (double)units * work->unit_ns;
-    return ns < ESTIMATE_NS_MAX ? ns : ESTIMATE_NS_MAX;
-}
-
-/* Units a range: at most RANGE_NS long, as many ranges for each stream as for any other, so that
- * all end together; but none shorter than RANGE_NS_MIN. */
-static uint64_t units_per_range(const struct fad_work *work, uint32_t streams)
-{
-    const double unit_ns = work->unit_ns + 1e-3, units = (double)work->units;
-    const double ranges = streams * ceil(units * unit_ns / RANGE_NS / streams);
-    double each = ceil(units / ranges);
-
-    if (each * unit_ns > RANGE_NS)
-        each = floor(RANGE_NS / unit_ns);
-    if (each * unit_ns < RANGE_NS_MIN)
-        each = ceil(RANGE_NS_MIN / unit_ns);
-    if (each < 1)
-        return 1;
-    return each < units ? (uint64_t)each : work->units;
-}
+/* --- Load ------------------------------------------------------------------------------------ */
 
 /* Each work knows its part of the sum, so that the sum is exact. */
 static void update_load(struct fad_scheduler *scheduler, struct fad_work *work)
 {
     scheduler->load_ns[work->device] -= work->load_ns;
-    work->load_ns = (uint64_t)estimate_ns(work, work->units_left);
+    work->load_ns = (uint64_t)fad_cut_estimate_ns(work, work->units_left);
     scheduler->load_ns[work->device] += work->load_ns;
 }
 
@@ -214,9 +140,9 @@ void fad_scheduler_submit(struct fad_scheduler *scheduler, struct fad_work *work
     assert(work->units > 0 && !work->queued);
     assert(work->device < scheduler->backend->device_count);
     assert(work->priority >= 1 && work->priority <= FAD_PRIORITIES);
-    work->unit_ns = fa_kernel_seconds(work->kernel, work->problem) * 1e9 / (double)work->units;
+    fad_cut_begin(work, &scheduler->backend->devices[work->device]);
     update_load(scheduler, work);
-    enqueue(scheduler, work);
+    fad_flow_enqueue(scheduler, work);
     if (work->deadline_ns != 0)
         add_deadline(scheduler, work);
 }
@@ -244,7 +170,7 @@ static void fail(struct fad_scheduler *scheduler, struct fad_work *work, int sta
     drop_deadline(scheduler, work);
     if (!work->queued)
         return;
-    unqueue(scheduler, work);
+    fad_flow_unqueue(scheduler, work);
     work->units_left -= work->units - work->next_unit;
     update_load(scheduler, work);
 }
@@ -257,7 +183,7 @@ void fad_scheduler_abandon(struct fad_scheduler *scheduler, struct fad_work *wor
 
 /* --- Ranges ---------------------------------------------------------------------------------- */
 
-static void add_time(struct fad_work *work, const struct fad_range_op *range)
+static void add_time(struct fad_work *work, const struct fad_range_op *range, bool shared)
 {
     const struct fad_op *op = &range->op;
 
@@ -265,12 +191,16 @@ static void add_time(struct fad_work *work, const struct fad_range_op *range)
         work->started_ns = op->started_ns;
     work->range_ns += op->finished_ns - op->started_ns;
     work->streams_used[range->stream / 64] |= (uint64_t)1 << range->stream % 64;
+    if (shared)
+        fad_span_add(&work->span, op->started_ns, op->finished_ns);
 }
 
 uint64_t fad_work_kernel_ns(const struct fad_work *work)
 {
     int streams = 0;
 
+    if (work->span.until_ns > 0)
+        return fad_span_ns(&work->span);
     for (size_t i = 0; i < sizeof work->streams_used / sizeof work->streams_used[0]; i++)
         streams += __builtin_popcountll(work->streams_used[i]);
     return streams ? work->range_ns / (uint64_t)streams : 0;
@@ -287,23 +217,32 @@ static void on_range_done(struct fad_op *op)
     struct fad_scheduler *scheduler = slot->scheduler;
     struct fad_work *work = slot->work;
     const uint64_t units = slot->range.launch.range.count;
-    const double took_ns = (double)(op->finished_ns - op->started_ns);
+    struct fad_processor *processor = &scheduler->processors[slot->range.device];
+    const struct fad_taken took = fad_processor_took(processor, &slot->range);
 
     slot->work = NULL;
     scheduler->under_way--;
     work->under_way--;
-    add_time(work, &slot->range);
-    charge(scheduler, work, cost_ns(took_ns) - slot->charged_ns);
+    fad_flow_ended(scheduler, work);
+    add_time(work, &slot->range, processor->device->shared);
+    fad_flow_charge(scheduler, work, cost_ns(took.charge_ns) - slot->charged_ns);
     work->units_left -= units;
-    work->unit_ns += (took_ns / (double)units - work->unit_ns) / 2;
+    fad_cut_correct(work, processor->device, units, took.ns);
     update_load(scheduler, work);
     if (op->status != 0)
         fail(scheduler, work, op->status, op->text);
     settle(scheduler, work);
 }
 
+static const struct fad_slot *slot_of(const struct fad_range_op *place)
+{
+    return fad_container_of(place, struct fad_slot, range);
+}
+
 static bool may_run_on(const struct fad_work *work, const struct fad_range_op *place)
 {
+    if (!(work->is_short ? slot_of(place)->takes_short : slot_of(place)->takes_long))
+        return false;
     return !work->kernel->in_order || work->next_unit == 0 || work->stream == place->stream;
 }
 
@@ -329,31 +268,42 @@ static struct fad_ring *ring_of_group(struct fad_share *share, uint32_t device)
     return &fad_container_of(share - device, struct fad_group, shares)->rings[device];
 }
 
+static int64_t flow_debt_ns(const struct fad_range_op *place)
+{
+    return slot_of(place)->express ? 0 : FAD_ANY_DEBT;
+}
+
 static bool group_can_run(struct fad_share *share, const struct fad_range_op *place)
 {
-    return fad_ring_can_run(ring_of_group(share, place->device), place, queue_can_run);
+    return fad_ring_can_run(ring_of_group(share, place->device), place, queue_can_run,
+                            flow_debt_ns(place));
 }
 
 static struct fad_work *next_work(struct fad_scheduler *scheduler, const struct fad_range_op *place)
 {
     const uint32_t device = place->device;
-    struct fad_share *share = fad_ring_pick(&scheduler->rings[device], place, group_can_run);
+    const int64_t debt_ns = slot_of(place)->express ? GROUP_DEBT_NS : FAD_ANY_DEBT;
+    struct fad_share *share =
+        fad_ring_pick(&scheduler->rings[device], place, group_can_run, debt_ns);
 
     if (!share)
         return NULL;
-    share = fad_ring_pick(ring_of_group(share, device), place, queue_can_run);
+    share = fad_ring_pick(ring_of_group(share, device), place, queue_can_run, flow_debt_ns(place));
     return runnable(share, place);
 }
 
 static void launch(struct fad_scheduler *scheduler, struct fad_slot *slot, struct fad_work *work)
 {
-    const uint32_t streams = scheduler->backend->devices[work->device].streams;
-    const uint64_t left = work->units - work->next_unit, even = units_per_range(work, streams);
+    struct fad_processor *processor = &scheduler->processors[work->device];
+    const uint64_t left = work->units - work->next_unit;
+    const uint64_t even = fad_cut_units(work, processor->device);
     const uint64_t count = left < even ? left : even;
+    const double expected_ns = fad_cut_estimate_ns(work, count);
     int status;
 
     slot->range.op = (struct fad_op){.done = on_range_done};
     slot->range.kernel = work->kernel;
+    slot->range.expected_ns = (uint64_t)expected_ns;
     slot->range.launch = (struct fa_launch){.problem = work->problem,
                                             .tensors = &work->tensors,
                                             .problem_count = 1,
@@ -366,15 +316,18 @@ static void launch(struct fad_scheduler *scheduler, struct fad_slot *slot, struc
         settle(scheduler, work);
         return;
     }
+    fad_processor_launched(processor, &slot->range, (double)count * work->guessed_ns,
+                           scheduler->now_ns);
     slot->work = work;
-    slot->charged_ns = cost_ns(estimate_ns(work, count));
-    charge(scheduler, work, slot->charged_ns);
+    slot->charged_ns = cost_ns(expected_ns);
+    fad_flow_charge(scheduler, work, slot->charged_ns);
     work->stream = slot->range.stream;
     scheduler->under_way++;
     work->under_way++;
+    fad_flow_began(scheduler, work);
     work->next_unit += count;
     if (work->next_unit == work->units)
-        unqueue(scheduler, work);
+        fad_flow_unqueue(scheduler, work);
 }
 
 bool fad_scheduler_dispatch(struct fad_scheduler *scheduler, uint64_t now_ns)
@@ -382,6 +335,7 @@ bool fad_scheduler_dispatch(struct fad_scheduler *scheduler, uint64_t now_ns)
     const uint32_t before = scheduler->under_way;
     struct fad_work *work;
 
+    scheduler->now_ns = now_ns;
     while ((work = TAILQ_FIRST(&scheduler->deadlines)) && work->deadline_ns <= now_ns)
         fad_scheduler_abandon(scheduler, work, FA_DEADLINE_EXCEEDED);
     for (uint32_t i = 0; i < scheduler->slot_count && scheduler->queued > 0; i++) {

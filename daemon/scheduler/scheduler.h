@@ -7,11 +7,16 @@
  * between groups (uids, of equal weight), then between a group's flows, of the weight of their
  * priority (fa_priority_weight). A flow is a connection's works of one priority, in the order they
  * came. Its ranges are charged by the kernel's estimate, corrected by what earlier ranges of the
- * same work took, and when they are done by what they took themselves. */
+ * same work took, and when they are done by what they took themselves (cut.h, processor.h).
+ *
+ * Short works on a shared device go out whole, and on its express streams, if it has some, where
+ * they pass long works, also those of their own flow. */
 #ifndef FAD_SCHEDULER_H
 #define FAD_SCHEDULER_H
 
+#include "daemon/scheduler/processor.h"
 #include "daemon/scheduler/ring.h"
+#include "daemon/scheduler/span.h"
 
 #define FAD_PRIORITIES 3 /* of enum fa_priority, index priority - 1 */
 
@@ -21,6 +26,7 @@ TAILQ_HEAD(fad_works, fad_work);
 struct fad_queue {
     struct fad_share share;
     struct fad_works works;
+    uint32_t passable; /* ranges under way that works on express streams may pass (flow.h) */
 };
 
 /* A uid. */
@@ -33,6 +39,14 @@ struct fad_group {
 struct fad_flow {
     struct fad_group *group;
     struct fad_queue queues[FAD_DEVICES_MAX][FAD_PRIORITIES];
+};
+
+/* How longer ranges do on a shared device (cut.c). */
+struct fad_trial {
+    int ranges; /* that count; < 0: so many still to come do not */
+    double units, took_ns;
+    double before_ns;     /* what a unit took when ranges were shorter */
+    double cut_before_ns; /* how long they should take then */
 };
 
 /* A job as the scheduler sees it. Embedded in the job; the first block is set by it. */
@@ -52,6 +66,7 @@ struct fad_work {
     uint64_t started_ns; /* the first range's start; 0: none ran */
     uint64_t range_ns;   /* the sum over its ranges of what each took on its stream */
     uint64_t streams_used[FAD_STREAMS_MAX / 64]; /* a bit each */
+    struct fad_span span;                        /* during which its ranges ran; shared devices */
 
     TAILQ_ENTRY(fad_work) link;          /* its queue's */
     TAILQ_ENTRY(fad_work) deadline_link; /* the scheduler's */
@@ -59,11 +74,15 @@ struct fad_work {
     uint64_t units_left; /* not done, of those launched or still to be launched */
     uint64_t load_ns;    /* its part of the device's */
     double unit_ns;      /* how long a unit takes: estimated, then as measured */
-    uint32_t stream;     /* of an in_order kernel, once it has begun */
-    uint32_t under_way;  /* ranges launched and not done */
-    bool queued;         /* it has ranges left to launch */
-    bool timed;          /* it is in deadlines */
-    bool stop;           /* told to the ranges under way (fa_launch.stop); written atomically */
+    double guessed_ns;   /* as estimated */
+    double cut_ns;       /* how long a range should take */
+    struct fad_trial trial;
+    uint32_t stream;    /* of an in_order kernel, once it has begun */
+    uint32_t under_way; /* ranges launched and not done */
+    bool is_short;      /* shared devices */
+    bool queued;        /* it has ranges left to launch */
+    bool timed;         /* it is in deadlines */
+    bool stop;          /* told to the ranges under way (fa_launch.stop); written atomically */
 };
 
 struct fad_slot; /* a place for one range under way */
@@ -71,9 +90,11 @@ struct fad_slot; /* a place for one range under way */
 struct fad_scheduler {
     struct fad_backend *backend;
     struct fad_ring rings[FAD_DEVICES_MAX]; /* of groups */
-    uint64_t load_ns[FAD_DEVICES_MAX];      /* estimated time of what is submitted and not done */
-    struct fad_works deadlines; /* works that have one and may miss it, earliest first */
-    struct fad_slot *slots;     /* [ahead][device][stream] */
+    struct fad_processor processors[FAD_DEVICES_MAX];
+    uint64_t now_ns;                   /* of the last dispatch */
+    uint64_t load_ns[FAD_DEVICES_MAX]; /* estimated time of what is submitted and not done */
+    struct fad_works deadlines;        /* works that have one and may miss it, earliest first */
+    struct fad_slot *slots;            /* [express][ahead][device][stream] */
     uint32_t slot_count;
     uint32_t queued;    /* works with ranges left to launch */
     uint32_t under_way; /* ranges */
@@ -99,7 +120,8 @@ void fad_scheduler_submit(struct fad_scheduler *scheduler, struct fad_work *work
  * under way is done: at once if there is none. */
 void fad_scheduler_abandon(struct fad_scheduler *scheduler, struct fad_work *work, int status);
 
-/* How long the work's ranges took: range_ns divided by the number of streams that took part. */
+/* How long the work's ranges took: on a shared device the time during which any of them ran, else
+ * range_ns divided by the number of streams that took part. */
 uint64_t fad_work_kernel_ns(const struct fad_work *work);
 
 /* Abandons what has passed its deadline (FA_DEADLINE_EXCEEDED), then fills every free place with

@@ -24,17 +24,21 @@ struct sim_client {
     struct fad_flow *flow;
     enum fa_priority priority;
     uint32_t device;
-    uint32_t units;                                  /* of a job */
-    double unit_ns;                                  /* what one takes; at least 100 */
-    double misjudged;                                /* the estimate as a multiple of that */
-    uint32_t depth;                                  /* jobs in flight, at most SIM_DEPTH_MAX */
+    uint32_t units;   /* of a job */
+    double unit_ns;   /* what one takes; at least 100 */
+    double misjudged; /* the estimate as a multiple of that */
+    bool in_order;    /* of the kernel */
+    double fills;     /* shared devices: how much of the device a unit can use, at most; 0: all */
+    uint32_t depth;   /* jobs in flight, at most SIM_DEPTH_MAX */
     uint64_t (*think_ns)(struct sim_client *client); /* from a reply to the next job; NULL: none */
 
     /* What became of it: */
-    double used_ns;      /* device time */
+    double used_ns;      /* device time, of ranges that ended */
     uint64_t done;       /* jobs */
     uint64_t launches;   /* that ended */
     uint64_t longest_ns; /* the longest wait from a submission to its first range's start */
+    uint64_t slowest_ns; /* the longest time from a submission to its end */
+    double kernel_ns;    /* fad_work_kernel_ns of its jobs, their sum */
 
     struct fa_kernel kernel;
     uint64_t wake_ns; /* when it will submit what is missing; UINT64_MAX: it waits for replies */
@@ -45,6 +49,11 @@ struct sim_client {
 
 /* Starts a simulation on the scripted devices with so many streams each. */
 void sim_begin(uint32_t streams);
+
+/* The same, with devices[0] shared, so many of its streams express. A simple model: express ranges
+ * have as much of the device as they can use first, the oldest first, and what they leave goes to
+ * the others: to the oldest first if in_turn, as a GPU's blocks do, else equally to all. */
+void sim_begin_shared(uint32_t streams, uint32_t express, bool in_turn);
 
 /* A client that begins now, with one job of one unit in flight, rightly judged; change it before
  * the simulation goes on. Freed by sim_end. */
