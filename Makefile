@@ -94,6 +94,10 @@ HELPERS := $(filter-out $(FAKE_DRIVER),$(wildcard tests/helpers/*.c))
 TESTS   := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 obj      = $(patsubst %.c,$(B)/%.o,$(1))
 
+# What asks the driver about the machine is fa-cli's, not libfa's.
+CLIENT := $(filter-out client/cuda_probe.c,$(CLIENT))
+CLI    += client/cuda_probe.c
+
 PROTO_OBJ   := $(call obj,$(PROTO)) $(B)/gen/fad.pb-c.o
 CUDA_SRC    := $(if $(NO_CUDA),,$(wildcard kernels/cuda/*.cu))
 CUDA_OBJ    := $(CUDA_SRC:%.cu=$(B)/%.o)
@@ -370,5 +374,11 @@ $(B)/tests/proto_example.py: proto/README.md
 	$(Q)awk '/^```python$$/{on=1;next} /^```/{on=0} on' $< > $@
 $(B)/tests/readme_example: $(B)/tests/readme_example.c $(B)/libfa.a
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+# A driver's library that plays a machine, for the fa-cli doctor that a test runs.
+tests: $(B)/tests/fakes/libcuda.so.1
+$(B)/tests/fakes/libcuda.so.1: tests/fakes/libcuda.c Makefile
+	@mkdir -p $(@D)
+	$(Q)$(CC) -D_GNU_SOURCE -std=gnu11 -g -O1 $(WARNINGS) -fPIC -shared -o $@ $<
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -61,5 +61,6 @@ extern const struct cli_command cli_info_command;
 extern const struct cli_command cli_ping_command;
 extern const struct cli_command cli_stats_command;
 extern const struct cli_command cli_load_command;
+extern const struct cli_command cli_doctor_command;
 
 #endif
