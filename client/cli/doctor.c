@@ -52,16 +52,6 @@ void doctor_advise(struct doctor_findings *findings, const char *format, ...)
     keep_line(finding->advice);
 }
 
-void doctor_uuid_text(const uint8_t uuid[16], char out[DOCTOR_UUID_TEXT])
-{
-    size_t length = 0;
-
-    for (size_t i = 0; i < 16; i++)
-        length +=
-            (size_t)snprintf(out + length, DOCTOR_UUID_TEXT - length,
-                             i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
-}
-
 /* --- The verdict ----------------------------------------------------------------------------- */
 
 /* Appends to the verdict, which is cut to fit. */

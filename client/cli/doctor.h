@@ -41,10 +41,6 @@ void doctor_add(struct doctor_findings *findings, const char *area, enum doctor_
 void doctor_advise(struct doctor_findings *findings, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* 8-4-4-4-12 hexadecimal digits and a NUL, as info prints them. */
-#define DOCTOR_UUID_TEXT 37
-void doctor_uuid_text(const uint8_t uuid[16], char out[DOCTOR_UUID_TEXT]);
-
 /* --- doctor_host.c: the machine but for its GPUs --------------------------------------------- */
 
 struct doctor_host {

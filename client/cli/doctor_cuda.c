@@ -264,11 +264,11 @@ static void judge_context(const struct cuda_probe_device *device, const char *ar
 static void introduce(const struct cuda_probe_device *device, const char *area,
                       struct doctor_findings *findings)
 {
-    char uuid[DOCTOR_UUID_TEXT], available[48] = "";
+    char uuid[FA_UUID_TEXT], available[48] = "";
 
     if (device->free_bytes > 0)
         snprintf(available, sizeof available, " (%" PRIu64 " free)", device->free_bytes >> 20);
-    doctor_uuid_text(device->uuid, uuid);
+    fa_uuid_text(device->uuid, uuid);
     doctor_add(findings, area, DOCTOR_OK, "%s, compute capability %d.%d, %" PRIu64 " MiB%s, %s",
                device->name, device->arch / 10, device->arch % 10, device->memory_bytes >> 20,
                available, uuid);

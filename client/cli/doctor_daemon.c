@@ -246,10 +246,10 @@ static void judge_devices(struct doctor_daemon *out, const struct doctor_cuda *c
     size_t seen = 0;
 
     for (size_t i = 0; i < info->device_count; i++) {
-        char uuid[DOCTOR_UUID_TEXT];
+        char uuid[FA_UUID_TEXT];
         const bool sees = doctor_sees(cuda, info->devices[i].uuid);
 
-        doctor_uuid_text(info->devices[i].uuid, uuid);
+        fa_uuid_text(info->devices[i].uuid, uuid);
         seen += sees;
         doctor_add(findings, "device", sees ? DOCTOR_OK : DOCTOR_NOTE,
                    "the daemon's %s, %s: this process %s", info->devices[i].name, uuid,

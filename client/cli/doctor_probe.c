@@ -60,11 +60,12 @@ void doctor_probe_cpu(struct doctor_probe *out)
     struct request_tensors tensors;
     struct request_check check = {0};
     struct cli_error error = {0};
+    struct fa_error ignored;
     enum fa_status status = FA_RESOURCE_EXHAUSTED;
 
     *out = (struct doctor_probe){0};
     if (request_tensors_init(&tensors, &options, &error) == CLI_OK) {
-        request_poison(&tensors, NULL);
+        request_poison(&tensors, NULL, &ignored);
         status = run_here(&tensors, out);
         if (status == FA_OK)
             request_check(&tensors, &check, &error);
@@ -83,16 +84,20 @@ void doctor_probe_cpu(struct doctor_probe *out)
 /* One pass, checked. */
 static enum fa_status check_pass(struct fa_client *client, struct request_tensors *tensors,
                                  const struct fa_forward_args *args, struct request_check *check,
-                                 struct cli_error *error)
+                                 struct fa_error *wrong)
 {
-    enum fa_status status = request_poison(tensors, client);
+    struct cli_error error = {0};
+    enum fa_status status = request_poison(tensors, client, wrong);
 
+    if (status != FA_OK)
+        return status;
+    status = fa_forward(client, args, NULL);
+    *wrong = *fa_last_error_record(client);
     if (status == FA_OK)
-        status = fa_forward(client, args, NULL);
-    if (status == FA_OK)
-        status = request_download(tensors, client);
-    if (status == FA_OK)
-        request_check(tensors, check, error);
+        status = request_download(tensors, client, wrong);
+    if (status == FA_OK && (request_check(tensors, check, &error) != CLI_OK || !check->passed))
+        return fa_error_set(wrong, FA_INTERNAL, NULL, "%.200s",
+                            error.text[0] ? error.text : "the result is wrong");
     return status;
 }
 
@@ -113,32 +118,27 @@ static enum fa_status time_passes(struct fa_client *client, const struct fa_forw
     return status;
 }
 
-/* With tensors that are made; *region is to be released. */
+/* With tensors that are made; *places are to be released. */
 static enum fa_status try_passes(struct fa_client *client, struct request_tensors *tensors,
-                                 const struct request_options *options, struct fa_region **region,
-                                 struct doctor_way_result *out)
+                                 const struct request_options *options,
+                                 struct request_places *places, struct doctor_way_result *out)
 {
     struct request_check check = {0};
     struct fa_forward_args args;
-    struct cli_error error = {0};
-    enum fa_status status = FA_OK;
+    struct fa_error wrong = {0};
+    enum fa_status status = request_places_alloc(places, tensors, client, 1, &wrong);
 
-    if (tensors->region_bytes > 0)
-        status = fa_region_alloc(client, region, tensors->region_bytes);
-    if (status == FA_OK && *region)
-        status = request_upload(tensors, client, *region, 0);
+    if (status == FA_OK)
+        status = request_upload(tensors, client, places, 0, &wrong);
     args = request_args(tensors, options);
     if (status == FA_OK)
-        status = check_pass(client, tensors, &args, &check, &error);
-    if (status == FA_OK && !check.passed) {
-        snprintf(out->text, sizeof out->text, "%.300s",
-                 error.text[0] ? error.text : "the result is wrong");
-        return FA_INTERNAL;
-    }
-    if (status == FA_OK)
+        status = check_pass(client, tensors, &args, &check, &wrong);
+    if (status == FA_OK) {
         status = time_passes(client, &args, &out->us);
+        wrong = *fa_last_error_record(client);
+    }
     if (status != FA_OK)
-        snprintf(out->text, sizeof out->text, "%s", fa_last_error(client));
+        fa_error_format(&wrong, out->text, sizeof out->text);
     return status;
 }
 
@@ -146,25 +146,17 @@ static void probe_way(struct fa_client *client, enum request_way way, struct doc
 {
     const struct request_options options = options_for(way);
     struct request_tensors tensors;
-    struct fa_region *region = NULL;
+    struct request_places places = {0};
     struct cli_error error = {0};
+    struct fa_error ignored;
 
     out->outcome = DOCTOR_FAILS;
     if (request_tensors_init(&tensors, &options, &error) != CLI_OK)
         snprintf(out->text, sizeof out->text, "%.300s", error.text);
-    else if (try_passes(client, &tensors, &options, &region, out) == FA_OK)
+    else if (try_passes(client, &tensors, &options, &places, out) == FA_OK)
         out->outcome = DOCTOR_WORKS;
-    fa_region_release(client, region);
+    request_places_release(&places, client, &ignored);
     request_tensors_release(&tensors);
-}
-
-/* Passes with the tensors in CUDA memory of this process. Until libfa takes such tensors, a failure
- * that says so. */
-static void probe_cuda_memory(struct fa_client *client, struct doctor_way_result *out)
-{
-    (void)client;
-    out->outcome = DOCTOR_FAILS;
-    snprintf(out->text, sizeof out->text, "this fa-cli cannot send CUDA memory");
 }
 
 /* What is known to stand in the way is told; only where nothing is, it is tried. */
@@ -174,7 +166,7 @@ static void doctor_probe_ipc(struct fa_client *client, const struct doctor_cuda 
     const char *lack = cuda->ipc_lack[0] ? cuda->ipc_lack : daemon->ipc_lack;
 
     if (!lack[0]) {
-        probe_cuda_memory(client, out);
+        probe_way(client, REQUEST_IPC, out);
         return;
     }
     out->outcome = DOCTOR_FAILS;
@@ -182,19 +174,6 @@ static void doctor_probe_ipc(struct fa_client *client, const struct doctor_cuda 
 }
 
 /* --- All ways -------------------------------------------------------------------------------- */
-
-static bool is_offered(const struct fa_info *info, const char *way)
-{
-    for (const char *name = info->transports; *name;) {
-        const size_t length = strcspn(name, " ");
-
-        if (length == strlen(way) && memcmp(name, way, length) == 0)
-            return true;
-        name += length;
-        name += strspn(name, " ");
-    }
-    return false;
-}
 
 static void not_offered(const struct doctor_cuda *cuda, const struct fa_info *info,
                         enum doctor_way way, struct doctor_way_result *out)
@@ -250,7 +229,7 @@ void doctor_probe_ways(struct doctor_probe *out, const struct doctor_cuda *cuda,
          * too, and says so. */
         if (fa_client_fd(client) < 0)
             fa_client_reconnect(client);
-        if (!is_offered(fa_client_info(client), doctor_way_names[i]))
+        if (!fa_info_has_transport(fa_client_info(client), doctor_way_names[i]))
             not_offered(cuda, fa_client_info(client), i, result);
         else if (i == DOCTOR_IPC)
             doctor_probe_ipc(client, cuda, daemon, result);

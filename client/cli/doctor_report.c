@@ -122,9 +122,9 @@ static bool add_machine(cJSON *object, const struct doctor *doctor)
 static bool add_device(cJSON *array, const struct cuda_probe_device *device)
 {
     cJSON *entry = append(array);
-    char uuid[DOCTOR_UUID_TEXT], arch[16];
+    char uuid[FA_UUID_TEXT], arch[16];
 
-    doctor_uuid_text(device->uuid, uuid);
+    fa_uuid_text(device->uuid, uuid);
     snprintf(arch, sizeof arch, "%d.%d", device->arch / 10, device->arch % 10);
     return entry && cli_json_text(entry, "name", device->name) &&
            cli_json_text(entry, "uuid", uuid) && cli_json_text(entry, "compute_capability", arch) &&
@@ -203,9 +203,9 @@ static bool add_served_devices(cJSON *object, const struct fa_info *info,
 
     for (size_t i = 0; built && i < info->device_count; i++) {
         cJSON *entry = append(array);
-        char uuid[DOCTOR_UUID_TEXT];
+        char uuid[FA_UUID_TEXT];
 
-        doctor_uuid_text(info->devices[i].uuid, uuid);
+        fa_uuid_text(info->devices[i].uuid, uuid);
         built = entry && cli_json_text(entry, "name", info->devices[i].name) &&
                 cli_json_text(entry, "uuid", uuid) &&
                 truth(entry, "visible", doctor_sees(cuda, info->devices[i].uuid));
