@@ -123,12 +123,17 @@ static void plan_regions(struct fad_job *job, const struct fad_memfd *memfd)
     }
 }
 
-/* Every stream of the device may work on the job at once, each with a scratch of its own. */
+/* Every stream of the device may work on the job at once, each with a scratch of its own. On a shared
+ * device that is the device's memory, of a launch and not of a job: no number of jobs needs more than
+ * one a stream. */
 static uint64_t scratch_size(const struct fad_job *job)
 {
-    const uint32_t streams = job->engine->backend->devices[job->device].streams;
+    const struct fad_device *device = &job->engine->backend->devices[job->device];
     uint64_t size = job->choice.kernel->scratch(&job->request.problem);
-    return __builtin_mul_overflow(size, streams, &size) ? UINT64_MAX : size;
+
+    if (device->shared)
+        return 0;
+    return __builtin_mul_overflow(size, device->streams, &size) ? UINT64_MAX : size;
 }
 
 static enum fa_status charge(struct fad_job *job, uint64_t memfd_size, struct fa_error *error)

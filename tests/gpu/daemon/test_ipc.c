@@ -119,7 +119,8 @@ START_TEST(row_2_offsets_past_the_real_end)
                         memory.offset + memory.whole - wire_forward_span(&f, FAD_O) + 4,
                         "o.cuda_ipc.offset");
     refused_with_offset(fd, &f, FAD_LSE, (uint64_t)1 << 63, "lse.cuda_ipc.offset");
-    f.message.kv_len = 1 << 24; /* 8 GiB: past any end */
+    f.ipc[FAD_K].offset = f.ipc[FAD_V].offset = memory.offset + memory.whole - MIB; /* behind o */
+    f.message.kv_len = 1 << 21; /* 1 GiB: past the end */
     refused(fd, &f, FA_INVALID_ARGUMENT, "k.cuda_ipc.offset");
     f.message.kv_len = 64;
     peer_register(&memory, fd, true);
