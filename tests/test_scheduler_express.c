@@ -210,15 +210,20 @@ START_TEST(a_device_is_never_idle)
 }
 END_TEST
 
-/* The sum would be twice as long. */
+static uint64_t longer_on_stream_0(const struct fad_range_op *range)
+{
+    return range->stream == 0 ? 300 * US : range->expected_ns;
+}
+
 START_TEST(kernel_time_is_while_any_range_ran)
 {
     struct tracked tracked;
 
+    scripted.takes_ns = longer_on_stream_0;
     submit(&tracked, 0, 33);
     finish_all(); /* each on its stream, all from 1000 ns on */
-    ck_assert_uint_eq(tracked.work.range_ns, 3 * 110 * US);
-    ck_assert_uint_eq(fad_work_kernel_ns(&tracked.work), 110 * US);
+    ck_assert_uint_eq(tracked.work.range_ns, (300 + 2 * 110) * US);
+    ck_assert_uint_eq(fad_work_kernel_ns(&tracked.work), 300 * US);
     submit(&tracked, 0, 10);
     finish_all();
     ck_assert_uint_eq(fad_work_kernel_ns(&tracked.work), 100 * US);
