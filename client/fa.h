@@ -203,7 +203,8 @@ struct fa_forward_result {
     char redirect_reason[128];
     uint64_t queue_us;    /* from all data being there to the first range's start */
     uint64_t transfer_us; /* reading the payload, moving data to and from the device */
-    uint64_t kernel_us;   /* of its ranges: their sum, divided by the streams that took part */
+    uint64_t kernel_us;   /* while any of its ranges ran; on the CPU their sum, divided by the
+                             workers that took part */
     uint64_t total_us;    /* in the daemon, from the frame's header to the reply */
 };
 

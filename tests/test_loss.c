@@ -60,7 +60,8 @@ static void send_long(int fd, uint64_t id)
 
 /* --- What is in flight ------------------------------------------------------------------------ */
 
-/* Forwards that run and that wait, a region being opened, and one that is being read. */
+/* Forwards that run and that wait, a region being opened, and one that is being read; on CUDA, where
+ * a loss is real and so are opening and reading, long forwards only. */
 static void put_in_flight(int fd, int kind)
 {
     struct wire_bytes bytes = {0};
@@ -89,7 +90,7 @@ static void lose_amid(double scale)
 
     for (int i = 0; i < CLIENTS; i++) {
         fds[i] = wire_greet();
-        put_in_flight(fds[i], i % 4);
+        put_in_flight(fds[i], test_on_cuda() ? 2 : i % 4);
     }
     loss_send(trigger, 5, scale);
     expect_lost(trigger, 5);
@@ -98,7 +99,7 @@ static void lose_amid(double scale)
     loss_await(1);
     expect_serves();
     fd = wire_greet();
-    ck_assert_uint_eq(loss_counted_lost(fd), CLIENTS / 2 + 1);
+    ck_assert_uint_eq(loss_counted_lost(fd), (test_on_cuda() ? CLIENTS : CLIENTS / 2) + 1);
     close(fd);
     ck_assert(loss_has_logged("fad: 9 requests answered DEVICE_LOST"));
 }
@@ -167,7 +168,7 @@ START_TEST(requests_not_read_yet)
 }
 END_TEST
 
-/* Each of a connection's own, in whatever order. */
+/* Each of a connection's own, in whatever order. On CUDA some may have ended before the fault. */
 START_TEST(requests_behind_the_one_that_did_it)
 {
     struct wire_bytes bytes = {0};
@@ -183,7 +184,8 @@ START_TEST(requests_behind_the_one_that_did_it)
         struct wire_reply reply;
 
         wire_receive(fd, &reply);
-        ck_assert_int_eq(reply.message->status, FAD__STATUS__DEVICE_LOST);
+        if (!test_on_cuda() || reply.frame.id == 5 || reply.message->status != FAD__STATUS__OK)
+            ck_assert_int_eq(reply.message->status, FAD__STATUS__DEVICE_LOST);
         ck_assert_uint_lt(reply.frame.id, 64);
         seen |= UINT64_C(1) << reply.frame.id;
         wire_release(&reply);

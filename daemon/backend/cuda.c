@@ -103,9 +103,14 @@ static int cuda_probe(const struct fad_backend_config *config, struct fad_comple
     TAILQ_INIT(&backend->busy);
     TAILQ_INIT(&backend->spare);
     STAILQ_INIT(&backend->event_waits);
+    /* Streams beyond the driver's default of 8 would share its queues, and a short range then wait
+     * behind a long one. Read when the driver starts. */
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     r = cuda_devices_init(backend, config, error);
     if (r == 0)
         r = begin_parts(backend, config, error);
+    if (r == 0)
+        cuda_learn_handles(backend);
     if (r != 0) {
         cuda_deinit(&backend->base);
         return r;

@@ -14,6 +14,9 @@
  * freed. */
 #define IDLE_NS ((uint64_t)5000000000u)
 
+/* Of cudaMalloc's memory, at least. */
+#define ALLOCATION_ALIGN 256u
+
 #define CAUSES                                                                                     \
     ": freed memory, a pool's (cudaMallocAsync), managed or virtual memory, another GPU's or MIG " \
     "instance's, this process's own, or a system without CUDA IPC (WSL); use inline, memfd or a "  \
@@ -86,6 +89,11 @@ static bool run_open_memory(struct fad_op *op, void *scratch)
     (void)scratch;
     cuda_use(device);
     memcpy(&bytes, handle->bytes, sizeof bytes);
+    if (cuda_is_forged(device->backend, handle->bytes)) {
+        refuse(op,
+               "the handle's bytes contradict each other: they are not as the driver gave them");
+        return false;
+    }
     if (!succeeded(device, op,
                    cudaIpcOpenMemHandle(&handle->base, bytes, cudaIpcMemLazyEnablePeerAccess)))
         return false;
@@ -95,6 +103,8 @@ static bool run_open_memory(struct fad_op *op, void *scratch)
     else if (driver->get_address_range(&base, &handle->size, (CUdeviceptr)handle->base) !=
              CUDA_SUCCESS)
         refuse(op, "the driver does not tell the allocation's real size");
+    else if (base % ALLOCATION_ALIGN != 0)
+        refuse(op, "no allocation begins where the handle says: it is not as the driver gave it");
     else
         handle->base = (void *)base; /* NOLINT(performance-no-int-to-ptr): a device's address */
     if (op->status != 0) {

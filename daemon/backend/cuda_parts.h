@@ -7,6 +7,7 @@
  *     cuda_memory.c   regions, pinned memory
  *     cuda_copy.c     copies: by the GPU's engines, or through bounce buffers by threads
  *     cuda_ipc.c      memory of clients, by CUDA IPC: the table of mappings
+ *     cuda_forged.c   which memory handles no driver has made
  *     cuda_event.c    events of clients, by CUDA IPC
  *
  * The driver has a lock that a launch takes, too, so what a request calls on any thread must be
@@ -166,6 +167,14 @@ int cuda_event_wait(struct fad_backend *backend, struct fad_event_wait *wait);
 /* Looks at all events that are waited for. */
 void cuda_events_poll(struct cuda_backend *backend, uint64_t now_ns);
 
+/* --- cuda_forged.c --------------------------------------------------------------------------- */
+
+/* Finds out whether handles can be told from forged ones; the log says if not. */
+void cuda_learn_handles(struct cuda_backend *backend);
+
+/* Whether opening a memory handle would map what is not its allocation. Any thread. */
+bool cuda_is_forged(const struct cuda_backend *backend, const uint8_t bytes[64]);
+
 /* --- cuda_memory.c --------------------------------------------------------------------------- */
 
 /* host_alloc's pinned memory. */
@@ -225,6 +234,7 @@ struct cuda_backend {
     struct cuda_device parts[FAD_DEVICES_MAX];
     uint32_t device_count;
     struct cuda_driver driver;
+    bool knows_handles;      /* cuda_forged.c's */
     bool lost;               /* atomic */
     struct cuda_queues busy; /* with fences */
     uint32_t brief;          /* fences under way that are */

@@ -255,6 +255,7 @@ void wire_forward_use_region(struct wire_forward *f, enum fad_tensor tensor,
         memcpy(region->memory + offset, wire_forward_bytes(f, tensor), span);
     f->tensors[tensor].inline_bytes = NULL;
     f->tensors[tensor].memfd = NULL;
+    f->tensors[tensor].cuda_ipc = NULL;
     f->tensors[tensor].region = &f->lodged[tensor];
     f->lodged[tensor].has_region = f->lodged[tensor].has_offset = true;
     f->lodged[tensor].region = region->id;
