@@ -23,8 +23,8 @@ static void make(struct wire_forward *f, size_t shape, const char *version, unsi
 {
     wire_forward_make(f, shapes[shape], shared);
     wire_forward_set_version(f, version);
-    f->message.has_mask = shape > 0;
-    f->message.mask = FAD__MASK__CAUSAL_BOTTOM_RIGHT;
+    f->message.has_mask = true;
+    f->message.mask = shape > 0 ? FAD__MASK__CAUSAL_BOTTOM_RIGHT : FAD__MASK__NONE;
 }
 
 /* Inline, memfd, registered memfd, and a region of the daemon's. */
