@@ -16,7 +16,8 @@ __global__ void write_nowhere(uintptr_t where)
 struct fad_range_op;
 
 /* Declared in tests/faulty/faulty.h. On a stream of its own: the range's is not known yet, and all
- * streams of a context fail together. */
+ * streams of a context fail together, when the fault has been noticed: awaited here, lest the range
+ * end before. */
 extern "C" void faulty_hurt_cuda(const struct fad_range_op *range);
 
 void faulty_hurt_cuda(const struct fad_range_op *)
@@ -25,4 +26,7 @@ void faulty_hurt_cuda(const struct fad_range_op *)
 
     cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     write_nowhere<<<1, 1, 0, stream>>>(sizeof(int));
+    while (cudaStreamQuery(stream) == cudaErrorNotReady) {
+    }
+    (void)cudaGetLastError();
 }
