@@ -2,7 +2,7 @@
  *
  * Pinned memory is copied by the GPU's engines. What lies elsewhere, clients' shared memory most of
  * all, goes through bounce buffers by threads, several at once: pinning it instead costs four times
- * as much as copying it (kernels/README.md has the figures), and holds up every launch meanwhile.
+ * as much as copying it (README.md has the figures), and holds up every launch meanwhile.
  * All copies advance piece by piece, in turns. */
 #include "daemon/backend/cuda_parts.h"
 
