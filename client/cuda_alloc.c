@@ -25,7 +25,7 @@ static enum fa_status find_device(const struct fa_cuda_driver *driver, const uin
 
 enum fa_status fa_cuda_alloc(void **out, uint64_t size, const uint8_t *uuid, struct fa_error *error)
 {
-    struct fa_error unwanted;
+    struct fa_error unwanted = {.status = FA_OK};
     struct fa_cuda_home home = {0};
     uint64_t pointer = 0;
     void *context;
@@ -53,7 +53,7 @@ enum fa_status fa_cuda_alloc(void **out, uint64_t size, const uint8_t *uuid, str
 
 enum fa_status fa_cuda_free(void *pointer, struct fa_error *error)
 {
-    struct fa_error unwanted, wrong;
+    struct fa_error unwanted = {.status = FA_OK}, wrong;
     struct fa_cuda_home home;
     int result;
 
@@ -74,7 +74,7 @@ enum fa_status fa_cuda_free(void *pointer, struct fa_error *error)
 
 enum fa_status fa_cuda_copy(void *to, const void *from, uint64_t size, struct fa_error *error)
 {
-    struct fa_error unwanted;
+    struct fa_error unwanted = {.status = FA_OK};
     struct fa_cuda_home home;
     int result;
 

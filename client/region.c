@@ -131,6 +131,7 @@ enum fa_status fa_region_register_cuda(struct fa_client *client, struct fa_regio
     call.message = (struct iovec){message, fad__register_region__pack(&registered, message)};
     status = make(client, out, &call, memory.size, writable);
     if (status == FA_OK) { /* the daemon's may be larger, by what the driver rounds up to */
+        assert(*out);
         (*out)->base = (uintptr_t)pointer - memory.base;
         (*out)->size = memory.size - (*out)->base;
     }

@@ -60,8 +60,8 @@ static void send_long(int fd, uint64_t id)
 
 /* --- What is in flight ------------------------------------------------------------------------ */
 
-/* Forwards that run and that wait, a region being opened, and one that is being read; on CUDA, where
- * a loss is real and so are opening and reading, long forwards only. */
+/* Forwards that run and that wait, a region being opened, and one that is being read; on CUDA,
+ * where a loss is real and so are opening and reading, long forwards only. */
 static void put_in_flight(int fd, int kind)
 {
     struct wire_bytes bytes = {0};

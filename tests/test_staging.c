@@ -1,6 +1,6 @@
 /* Requests with tensors in host memory, on a backend whose kernels reach the device's only (the
- * scripted one sees to it): the bits are those of the same request where the kernel reads and writes
- * them in place, and no other byte of the client's memory changes. */
+ * scripted one sees to it): the bits are those of the same request where the kernel reads and
+ * writes them in place, and no other byte of the client's memory changes. */
 #include "tests/helpers/loopback_forward.h"
 
 #include <stdlib.h>

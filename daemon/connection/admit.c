@@ -123,9 +123,9 @@ static void plan_regions(struct fad_job *job, const struct fad_memfd *memfd)
     }
 }
 
-/* Every stream of the device may work on the job at once, each with a scratch of its own. On a shared
- * device that is the device's memory, of a launch and not of a job: no number of jobs needs more than
- * one a stream. */
+/* Every stream of the device may work on the job at once, each with a scratch of its own. On a
+ * shared device that is the device's memory, of a launch and not of a job: no number of jobs needs
+ * more than one a stream. */
 static uint64_t scratch_size(const struct fad_job *job)
 {
     const struct fad_device *device = &job->engine->backend->devices[job->device];

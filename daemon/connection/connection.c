@@ -319,7 +319,6 @@ static void update_poll(struct fad_connection *connection)
      * loop to take them. */
     if (connection->left_over && !paused(connection))
         events |= UV_WRITABLE;
-
     if (events == connection->poll_events)
         return;
     connection->poll_events = events;
