@@ -96,7 +96,8 @@ void fa_shared_destroy(struct fa_shared *shared);
  * request. A region is its client's and ends with it. */
 struct fa_region;
 
-/* Zeroed memory of the daemon's, of size bytes (> 0), on its least loaded device. *out is to be
+/* Zeroed memory of the daemon's, of size bytes (> 0), on its least loaded device, a client's later
+ * ones on the same. *out is to be
  * released with fa_region_release; NULL on failure. FA_RESOURCE_EXHAUSTED names the limit. */
 enum fa_status fa_region_alloc(struct fa_client *client, struct fa_region **out, uint64_t size);
 

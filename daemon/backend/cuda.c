@@ -3,18 +3,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static void free_fences(struct cuda_backend *backend)
-{
-    struct cuda_fence *fence;
-
-    while ((fence = TAILQ_FIRST(&backend->spare))) {
-        TAILQ_REMOVE(&backend->spare, fence, link);
-        (void)cudaEventDestroy(fence->begin);
-        (void)cudaEventDestroy(fence->end);
-        free(fence);
-    }
-}
-
 static void on_handle_closed(uv_handle_t *handle)
 {
     struct cuda_backend *backend = handle->data;
@@ -27,7 +15,7 @@ static void close_handles(struct cuda_backend *backend)
 {
     if (backend->handles > 1)
         uv_close((uv_handle_t *)&backend->waiter.woken, on_handle_closed);
-    uv_close((uv_handle_t *)&backend->event_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&backend->timer, on_handle_closed);
 }
 
 /* Its memory goes when the loop has closed its handles. */
@@ -42,7 +30,6 @@ static void cuda_deinit(struct fad_backend *base)
     cuda_copiers_end(backend);
     if (backend->closer_started)
         fad_worker_end(&backend->closer);
-    free_fences(backend);
     cuda_devices_deinit(backend);
     cuda_pinned_deinit(&backend->pinned);
     if (backend->handles == 0)
@@ -53,12 +40,12 @@ static void cuda_deinit(struct fad_backend *base)
 
 static int init_handles(struct cuda_backend *backend)
 {
-    int r = uv_timer_init(cuda_loop(backend), &backend->event_timer);
+    int r = uv_timer_init(cuda_loop(backend), &backend->timer);
 
     if (r < 0)
         return r;
     backend->handles++;
-    backend->event_timer.data = backend->waiter.woken.data = backend;
+    backend->timer.data = backend->waiter.woken.data = backend;
     if ((r = uv_async_init(cuda_loop(backend), &backend->waiter.woken, cuda_on_woken)) == 0)
         backend->handles++;
     return r;
@@ -101,7 +88,6 @@ static int cuda_probe(const struct fad_backend_config *config, struct fad_comple
                                          .completions = completions,
                                          .devices = backend->devices};
     TAILQ_INIT(&backend->busy);
-    TAILQ_INIT(&backend->spare);
     STAILQ_INIT(&backend->event_waits);
     /* Streams beyond the driver's default of 8 would share its queues, and a short range then wait
      * behind a long one. Read when the driver starts. */

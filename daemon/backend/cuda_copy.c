@@ -8,6 +8,7 @@
 
 #include "daemon/backend/layout.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -19,17 +20,28 @@
 #define PIECE ((size_t)1 << 20)
 
 /* Up to this size CUDA takes bytes on their way to the device from any memory at once, by a copy of
- * its own. */
+ * its own, if it need not wait for copies before. */
 #define TAKEN_AT_ONCE ((size_t)64 << 10)
 
 enum way { TO_DEVICE, FROM_DEVICE, ON_HOST };
 
-static bool on_device(const void *memory)
+/* Sets copy->way. 0 or a status. */
+static int find_way(struct cuda_device *device, struct fad_copy *copy)
 {
-    struct cudaPointerAttributes attributes;
+    struct cudaPointerAttributes to, from;
+    int status;
 
-    return cudaPointerGetAttributes(&attributes, memory) == cudaSuccess &&
-           attributes.type == cudaMemoryTypeDevice;
+    status = cuda_status(device, cudaPointerGetAttributes(&to, copy->to), "a copy");
+    if (status == 0)
+        status = cuda_status(device, cudaPointerGetAttributes(&from, copy->from), "a copy");
+    if (status != 0)
+        return status;
+    if (to.type == cudaMemoryTypeDevice)
+        copy->way = TO_DEVICE;
+    else
+        copy->way = from.type == cudaMemoryTypeDevice ? FROM_DEVICE : ON_HOST;
+    assert(copy->way != ON_HOST || !copy->layout);
+    return 0;
 }
 
 static struct fad_copy *copy_of(struct fad_op *op)
@@ -58,10 +70,9 @@ static int give_engine(struct cuda_backend *backend, struct fad_copy *copy)
     struct cuda_fence *fence;
     int status;
 
-    cuda_use(device);
-    fence = cuda_fence_new(backend);
-    if (!fence)
-        return cuda_is_lost(backend) ? -EIO : FA_RESOURCE_EXHAUSTED;
+    (void)cuda_use(device);
+    if ((status = cuda_fence_new(device, &fence)) != 0)
+        return status;
     status = cuda_status(
         device,
         cudaMemcpyAsync((char *)copy->to + copy->given, (const char *)copy->from + copy->given,
@@ -70,7 +81,7 @@ static int give_engine(struct cuda_backend *backend, struct fad_copy *copy)
                         queue->stream),
         "a copy");
     if (status != 0) {
-        cuda_fence_drop(backend, fence);
+        cuda_fence_drop(device, fence);
         return status;
     }
     copy->given += size;
@@ -95,7 +106,7 @@ static int copy_piece(struct cuda_copier *copier, const struct fad_copy *copy, u
         memcpy(to, from, size);
         return 0;
     }
-    cuda_use(device);
+    (void)cuda_use(device);
     if (copy->way == TO_DEVICE && copy->layout)
         fad_layout_copy(copy->layout, (void *)(uintptr_t)copy->from, copier->bounce, first, size,
                         true);
@@ -187,17 +198,21 @@ static void give_threads(struct cuda_copiers *all, struct fad_copy *copy)
 int cuda_copy(struct fad_backend *base, struct fad_copy *copy)
 {
     struct cuda_backend *backend = cuda_backend_of(base);
+    struct cuda_device *device = &backend->parts[copy->device];
     bool engine;
+    int status;
 
     if (cuda_is_lost(backend))
         return -EIO;
+    if ((status = find_way(device, copy)) != 0)
+        return status;
     copy->op.status = 0;
     copy->op.text = NULL;
     copy->given = 0;
     copy->pieces = 0;
-    copy->way = on_device(copy->to) ? TO_DEVICE : on_device(copy->from) ? FROM_DEVICE : ON_HOST;
     if (copy->way == TO_DEVICE)
-        engine = cuda_is_pinned(backend, copy->from) || copy->size <= TAKEN_AT_ONCE;
+        engine = cuda_is_pinned(backend, copy->from) ||
+                 (copy->size <= TAKEN_AT_ONCE && TAILQ_EMPTY(&device->in.fences));
     else
         engine = copy->way == FROM_DEVICE && cuda_is_pinned(backend, copy->to);
     if (engine && !copy->layout)
@@ -215,7 +230,7 @@ static int begin_copier(struct cuda_backend *backend, struct cuda_copier *copier
     if (!copier->bounce)
         return -ENOMEM;
     for (uint32_t d = 0; d < backend->device_count; d++) {
-        cuda_use(&backend->parts[d]);
+        (void)cuda_use(&backend->parts[d]);
         if (cudaStreamCreateWithFlags(&copier->streams[d], cudaStreamNonBlocking) != cudaSuccess)
             return -EIO;
     }

@@ -113,6 +113,7 @@ static int make_pool(struct cuda_device *device)
         .allocType = cudaMemAllocationTypePinned,
         .location = {.type = cudaMemLocationTypeDevice, .id = device->ordinal}};
     uint64_t keep_all = UINT64_MAX; /* else every wait for a stream would give memory back */
+    int no = 0; /* an allocation waits for no other stream to give memory back */
     void *memory;
     int status =
         cuda_status(device, cudaMemPoolCreate(&device->pool, &properties), "a memory pool");
@@ -121,6 +122,11 @@ static int make_pool(struct cuda_device *device)
         status = cuda_status(
             device,
             cudaMemPoolSetAttribute(device->pool, cudaMemPoolAttrReleaseThreshold, &keep_all),
+            "a memory pool");
+    if (status == 0)
+        status = cuda_status(
+            device,
+            cudaMemPoolSetAttribute(device->pool, cudaMemPoolReuseAllowInternalDependencies, &no),
             "a memory pool");
     /* The first allocation makes the pool grow. */
     if (status == 0)
@@ -170,7 +176,6 @@ static int begin_device(struct cuda_device *device, struct fad_device *out, uint
     if (cudaGetDeviceProperties(&properties, device->ordinal) != cudaSuccess)
         return no_cuda(error, cudaErrorInvalidDevice);
     describe(out, &properties, arch, streams);
-    TAILQ_INIT(&device->handles);
     if ((status = cuda_queue_init(&device->memory, device, 0)) == 0 &&
         (status = make_pool(device)) == 0)
         status = make_streams(device, streams);
@@ -185,7 +190,33 @@ static int begin_device(struct cuda_device *device, struct fad_device *out, uint
     return status < 0 ? status : -ENOMEM;
 }
 
-/* Readies GPU ordinal as the backend's next. */
+static void end_device(struct cuda_device *device)
+{
+    struct cuda_fence *fence;
+
+    (void)cuda_use(device);
+    if (device->worker_started)
+        fad_worker_end(&device->worker);
+    cuda_handles_close(device);
+    while ((fence = TAILQ_FIRST(&device->spare))) {
+        TAILQ_REMOVE(&device->spare, fence, link);
+        (void)cudaEventDestroy(fence->begin);
+        (void)cudaEventDestroy(fence->end);
+        free(fence);
+    }
+    for (uint32_t i = 0; i < device->stream_count; i++)
+        cuda_queue_deinit(&device->streams[i]);
+    free(device->streams);
+    cuda_queue_deinit(&device->in);
+    cuda_queue_deinit(&device->out);
+    if (device->memory.stream)
+        (void)cudaStreamSynchronize(device->memory.stream); /* frees what was given back */
+    cuda_queue_deinit(&device->memory);
+    if (device->pool)
+        (void)cudaMemPoolDestroy(device->pool);
+}
+
+/* Readies GPU ordinal as the backend's next. On any status but 0 nothing of it is held. */
 static int add_device(struct cuda_backend *backend, int ordinal, uint32_t streams,
                       struct fa_error *error)
 {
@@ -193,14 +224,18 @@ static int add_device(struct cuda_backend *backend, int ordinal, uint32_t stream
     cudaError_t code;
     int status;
 
-    device->backend = backend;
-    device->ordinal = ordinal;
-    if ((code = cudaSetDevice(ordinal)) != cudaSuccess)
+    *device = (struct cuda_device){.backend = backend, .ordinal = ordinal};
+    TAILQ_INIT(&device->spare);
+    TAILQ_INIT(&device->handles);
+    if ((code = cuda_use(device)) != cudaSuccess)
         return no_cuda(error, code);
     status = begin_device(device, &backend->devices[backend->device_count], streams, error);
-    if (status == -ENODEV)
-        return status;
-    backend->device_count++; /* there is something to end */
+    if (status == 0) {
+        backend->device_count++;
+        return 0;
+    }
+    end_device(device);
+    (void)cudaDeviceReset(); /* its context would keep memory */
     return status;
 }
 
@@ -224,7 +259,7 @@ static int find_driver(struct cuda_backend *backend, struct fa_error *error)
 int cuda_devices_init(struct cuda_backend *backend, const struct fad_backend_config *config,
                       struct fa_error *error)
 {
-    int ordinals[FAD_DEVICES_MAX], count, status;
+    int ordinals[FAD_DEVICES_MAX], count, status = -ENODEV;
     uint32_t chosen = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
 
@@ -239,32 +274,15 @@ int cuda_devices_init(struct cuda_backend *backend, const struct fad_backend_con
     }
     for (uint32_t i = 0; i < chosen; i++) {
         status = add_device(backend, ordinals[i], config->streams, error);
-        if (status == -ENODEV && !config->devices)
-            fad_log(FAD_LOG_INFO, "GPU %d cannot serve: %s", ordinals[i], error->text);
-        else if (status != 0)
+        if (status == 0)
+            continue;
+        if (config->devices)
             return status;
+        fad_log(FAD_LOG_INFO, "GPU %d cannot serve: %s", ordinals[i], error->text);
     }
     if (backend->device_count == 0)
-        return -ENODEV; /* *error says why the last one cannot */
+        return status; /* *error says why the last one cannot */
     return find_driver(backend, error);
-}
-
-static void end_device(struct cuda_device *device)
-{
-    cuda_use(device);
-    if (device->worker_started)
-        fad_worker_end(&device->worker);
-    cuda_handles_close(device);
-    for (uint32_t i = 0; i < device->stream_count; i++)
-        cuda_queue_deinit(&device->streams[i]);
-    free(device->streams);
-    cuda_queue_deinit(&device->in);
-    cuda_queue_deinit(&device->out);
-    if (device->memory.stream)
-        (void)cudaStreamSynchronize(device->memory.stream); /* frees what was given back */
-    cuda_queue_deinit(&device->memory);
-    if (device->pool)
-        (void)cudaMemPoolDestroy(device->pool);
 }
 
 void cuda_devices_deinit(struct cuda_backend *backend)

@@ -4,9 +4,8 @@
 
 #include <errno.h>
 
-/* A wait is polled for at every turn of the loop for so long, and from then on every so often. */
-#define SPIN_NS   2000000u
-#define PERIOD_MS 1u
+/* A wait is polled for at every turn of the loop for so long, and from then on by the timer. */
+#define SPIN_NS 2000000u
 
 static struct fad_event_wait *wait_of(struct fad_op *op)
 {
@@ -16,16 +15,19 @@ static struct fad_event_wait *wait_of(struct fad_op *op)
 /* INT32_MAX: it goes on. */
 static int outcome(const struct fad_event_wait *wait, struct cuda_handle *handle, uint64_t now_ns)
 {
-    cudaError_t error;
+    const struct cuda_backend *backend = handle->device->backend;
 
-    if (cuda_is_lost(handle->device->backend))
+    if (cuda_is_lost(backend))
         return -EIO;
     if (wait->given_up)
         return FA_CANCELLED;
-    error = cudaEventQuery(handle->event);
-    if (error != cudaSuccess && error != cudaErrorNotReady)
-        return cuda_status(handle->device, error, "a client's event");
-    if (error == cudaErrorNotReady)
+    if (handle->pass != backend->event_pass) { /* once, however many wait for it */
+        handle->pass = backend->event_pass;
+        handle->answer = cudaEventQuery(handle->event);
+    }
+    if (handle->answer != cudaSuccess && handle->answer != cudaErrorNotReady)
+        return cuda_status(handle->device, handle->answer, "a client's event");
+    if (handle->answer == cudaErrorNotReady)
         return now_ns < wait->until_ns ? INT32_MAX : wait->late;
     return 0;
 }
@@ -34,6 +36,7 @@ void cuda_events_poll(struct cuda_backend *backend, uint64_t now_ns)
 {
     struct fad_op *op, *next;
 
+    backend->event_pass++;
     for (op = STAILQ_FIRST(&backend->event_waits); op; op = next) {
         struct cuda_handle *handle = op->subject;
         const int status = outcome(wait_of(op), handle, now_ns);
@@ -47,17 +50,6 @@ void cuda_events_poll(struct cuda_backend *backend, uint64_t now_ns)
     }
 }
 
-static void on_timer(uv_timer_t *timer)
-{
-    struct cuda_backend *backend = fad_container_of(timer, struct cuda_backend, event_timer);
-
-    fad_completions_watch(backend->base.completions);
-    cuda_events_poll(backend, uv_hrtime());
-    if (STAILQ_EMPTY(&backend->event_waits))
-        uv_timer_stop(timer);
-    fad_completions_drain(backend->base.completions);
-}
-
 void cuda_event_opened(struct cuda_handle *handle, struct fad_op *op)
 {
     struct cuda_backend *backend = handle->device->backend;
@@ -65,8 +57,7 @@ void cuda_event_opened(struct cuda_handle *handle, struct fad_op *op)
     op->subject = handle;
     STAILQ_INSERT_TAIL(&backend->event_waits, op, link);
     backend->event_spin_ns = uv_hrtime() + SPIN_NS;
-    if (!uv_is_active((uv_handle_t *)&backend->event_timer))
-        uv_timer_start(&backend->event_timer, on_timer, PERIOD_MS, PERIOD_MS);
+    cuda_start_timer(backend);
 }
 
 int cuda_event_wait(struct fad_backend *base, struct fad_event_wait *wait)

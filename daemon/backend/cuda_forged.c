@@ -72,7 +72,7 @@ void cuda_learn_handles(struct cuda_backend *backend)
 {
     char *samples[SAMPLES] = {NULL};
 
-    cuda_use(&backend->parts[0]);
+    (void)cuda_use(&backend->parts[0]);
     for (int i = 0; i < SAMPLES; i++)
         if (cudaMalloc((void **)&samples[i], sample_sizes[i]) != cudaSuccess)
             samples[i] = NULL;

@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Open on a device at once; then those that nobody uses are closed, the one used last last. */
-#define HANDLES_MAX 256u
+/* With so many open on a device those that nobody uses are closed, the one used last last. The
+ * limits on requests and regions bound those in use. */
+#define HANDLES_KEPT 256u
 
 /* How long a handle stays open that nobody uses: it keeps memory alive that the client may have
  * freed. */
@@ -70,7 +71,7 @@ static bool run_open_event(struct fad_op *op, void *scratch)
     cudaIpcEventHandle_t bytes;
 
     (void)scratch;
-    cuda_use(handle->device);
+    (void)cuda_use(handle->device);
     memcpy(&bytes, handle->bytes, sizeof bytes);
     (void)succeeded(handle->device, op, cudaIpcOpenEventHandle(&handle->event, bytes));
     return false;
@@ -87,7 +88,7 @@ static bool run_open_memory(struct fad_op *op, void *scratch)
     CUdeviceptr base;
 
     (void)scratch;
-    cuda_use(device);
+    (void)cuda_use(device);
     memcpy(&bytes, handle->bytes, sizeof bytes);
     if (cuda_is_forged(device->backend, handle->bytes)) {
         refuse(op,
@@ -103,10 +104,8 @@ static bool run_open_memory(struct fad_op *op, void *scratch)
     else if (driver->get_address_range(&base, &handle->size, (CUdeviceptr)handle->base) !=
              CUDA_SUCCESS)
         refuse(op, "the driver does not tell the allocation's real size");
-    else if (base % ALLOCATION_ALIGN != 0)
+    else if (base != (CUdeviceptr)handle->base || base % ALLOCATION_ALIGN != 0)
         refuse(op, "no allocation begins where the handle says: it is not as the driver gave it");
-    else
-        handle->base = (void *)base; /* NOLINT(performance-no-int-to-ptr): a device's address */
     if (op->status != 0) {
         (void)cudaGetLastError();
         (void)cudaIpcCloseMemHandle(handle->base);
@@ -119,7 +118,7 @@ static bool run_close(struct fad_op *op, void *scratch)
     struct cuda_handle *handle = op->subject;
 
     (void)scratch;
-    cuda_use(handle->device);
+    (void)cuda_use(handle->device);
     if (handle->is_event)
         (void)cudaEventDestroy(handle->event);
     else
@@ -162,8 +161,8 @@ static struct cuda_handle *find(const struct cuda_device *device, bool is_event,
     return NULL;
 }
 
-/* Closes the handle that has been idle longest. False: all are in use. */
-static bool make_room(struct cuda_device *device)
+/* Closes the handle that has been idle longest, if there is one. */
+static void make_room(struct cuda_device *device)
 {
     struct cuda_handle *handle = TAILQ_LAST(&device->handles, cuda_handles);
 
@@ -171,7 +170,6 @@ static bool make_room(struct cuda_device *device)
         handle = TAILQ_PREV(handle, cuda_handles, link);
     if (handle)
         close_handle(handle, NULL);
-    return handle != NULL;
 }
 
 void cuda_handle_unuse(struct cuda_handle *handle)
@@ -247,8 +245,8 @@ static struct cuda_handle *begin(struct cuda_device *device, bool is_event, cons
 {
     struct cuda_handle *handle;
 
-    if (device->handle_count >= HANDLES_MAX && !make_room(device))
-        return NULL;
+    if (device->handle_count >= HANDLES_KEPT)
+        make_room(device);
     handle = calloc(1, sizeof *handle);
     if (!handle)
         return NULL;

@@ -129,21 +129,19 @@ static void on_allocated(struct cuda_backend *backend, struct cuda_fence *fence,
 /* The memory is anyone's to use when the allocation's turn on its stream has come. */
 static int open_owned(struct cuda_device *device, struct fad_region *region, struct fad_op *op)
 {
-    struct cuda_backend *backend = device->backend;
     const struct fad_region_source *source = &region->source;
     struct cuda_fence *fence;
     cudaStream_t stream = device->memory.stream;
     int status;
 
-    cuda_use(device);
-    fence = cuda_fence_new(backend);
-    if (!fence)
-        return cuda_is_lost(backend) ? -EIO : FA_RESOURCE_EXHAUSTED;
+    (void)cuda_use(device);
+    if ((status = cuda_fence_new(device, &fence)) != 0)
+        return status;
     status = cuda_status(device,
                          cudaMallocFromPoolAsync(&region->base, source->size, device->pool, stream),
                          "device memory");
     if (status != 0) {
-        cuda_fence_drop(backend, fence);
+        cuda_fence_drop(device, fence);
         return status;
     }
     if (!source->uncleared)
@@ -152,7 +150,7 @@ static int open_owned(struct cuda_device *device, struct fad_region *region, str
     fence->reached = on_allocated;
     fence->subject = op;
     if (status != 0)
-        cuda_fence_drop(backend, fence);
+        cuda_fence_drop(device, fence);
     else
         status = cuda_fence_put(&device->memory, fence, 0);
     if (status != 0) {
@@ -168,7 +166,7 @@ static int open_owned(struct cuda_device *device, struct fad_region *region, str
 static void close_owned(struct cuda_device *device, struct fad_region *region, struct fad_op *op)
 {
     if (!cuda_is_lost(device->backend)) {
-        cuda_use(device);
+        (void)cuda_use(device);
         (void)cuda_status(device, cudaFreeAsync(region->base, device->memory.stream),
                           "giving device memory back");
     }
@@ -229,7 +227,7 @@ static bool run_trim(struct fad_op *op, void *scratch)
     struct cuda_device *device = op->subject;
 
     (void)scratch;
-    cuda_use(device);
+    (void)cuda_use(device);
     (void)cudaMemPoolTrimTo(device->pool, CUDA_POOL_KEPT);
     __atomic_store_n(&device->trimming, false, __ATOMIC_RELEASE);
     return false;

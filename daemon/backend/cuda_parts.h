@@ -66,22 +66,26 @@ struct cuda_waiter {
 };
 
 /* Makes device the calling thread's current one. Any thread. */
-void cuda_use(const struct cuda_device *device);
+cudaError_t cuda_use(const struct cuda_device *device);
 
-/* A fence without events recorded. NULL: CUDA gives none. cuda_fence_drop gives it back unused. */
-struct cuda_fence *cuda_fence_new(struct cuda_backend *backend);
-void cuda_fence_drop(struct cuda_backend *backend, struct cuda_fence *fence);
+/* A fence of the device's without events recorded. 0 or a status as of cuda_status. cuda_fence_drop
+ * gives it back unused. */
+int cuda_fence_new(struct cuda_device *device, struct cuda_fence **out);
+void cuda_fence_drop(struct cuda_device *device, struct cuda_fence *fence);
 
 /* Puts the fence at the end of what the queue's stream has been given, expected so many nanoseconds
- * after what is before it. 0, or a status as of cuda_status, and the fence is dropped. */
+ * after what is before it. 0; or -EIO, and the fence is dropped: a stream whose end cannot be seen
+ * counts as a lost device, since nothing that it uses could ever be given back. */
 int cuda_fence_put(struct cuda_queue *queue, struct cuda_fence *fence, uint64_t expected_ns);
 
 /* A queue on a new stream of the device. */
 int cuda_queue_init(struct cuda_queue *queue, struct cuda_device *device, int priority);
 void cuda_queue_deinit(struct cuda_queue *queue);
 
-/* fad_backend_ops.poll. */
+/* fad_backend_ops.poll. The loop is woken for what is not worth polling: by the waiter, and at the
+ * latest by the timer, which runs while there is anything to be seen. */
 bool cuda_poll(struct fad_backend *backend);
+void cuda_start_timer(struct cuda_backend *backend);
 
 /* The waiter's thread, and what its handle calls when it is back. */
 void cuda_on_woken(uv_async_t *handle);
@@ -142,6 +146,8 @@ struct cuda_handle {
     void *base;         /* of memory: the allocation, and its bytes */
     size_t size;
     cudaEvent_t event;
+    uint64_t pass;                                /* of cuda_events_poll: when it was asked last, */
+    cudaError_t answer;                           /* and what it said */
     struct fad_op op;                             /* the worker's, that opens it */
     STAILQ_HEAD(cuda_handle_waits, fad_op) waits; /* for its opening */
 };
@@ -164,7 +170,7 @@ void cuda_handles_close(struct cuda_device *device);
 
 int cuda_event_wait(struct fad_backend *backend, struct fad_event_wait *wait);
 
-/* Looks at all events that are waited for. */
+/* Asks each event that is waited for. */
 void cuda_events_poll(struct cuda_backend *backend, uint64_t now_ns);
 
 /* --- cuda_forged.c --------------------------------------------------------------------------- */
@@ -210,6 +216,7 @@ struct cuda_device {
     struct cuda_backend *backend;
     int ordinal;
     cudaMemPool_t pool;
+    struct cuda_fences spare;
     struct cuda_queue memory, in, out; /* allocations; copies to the device, and from it */
     struct cuda_queue *streams;        /* the ranges' */
     uint32_t stream_count;
@@ -238,15 +245,15 @@ struct cuda_backend {
     bool lost;               /* atomic */
     struct cuda_queues busy; /* with fences */
     uint32_t brief;          /* fences under way that are */
-    struct cuda_fences spare;
     struct cuda_waiter waiter;
     struct cuda_pinned pinned;
     struct cuda_copiers copiers;
     struct fad_worker closer; /* gives host memory back */
     bool closer_started;
     STAILQ_HEAD(cuda_event_waits, fad_op) event_waits; /* for events that are open */
-    uint64_t event_spin_ns;                            /* until when they are worth polling for */
-    uv_timer_t event_timer;                            /* and from then on */
+    uint64_t event_pass;
+    uint64_t event_spin_ns; /* until when they are worth polling for */
+    uv_timer_t timer;
     uint32_t handles; /* of the loop's that are open: the timer, the waiter's */
 };
 

@@ -10,13 +10,15 @@
 
 /* --- Errors ---------------------------------------------------------------------------------- */
 
-void cuda_use(const struct cuda_device *device)
+cudaError_t cuda_use(const struct cuda_device *device)
 {
     static _Thread_local int current = -1;
+    cudaError_t error = cudaSuccess;
 
     if (current != device->ordinal)
-        (void)cudaSetDevice(device->ordinal);
-    current = device->ordinal;
+        error = cudaSetDevice(device->ordinal);
+    current = error == cudaSuccess ? device->ordinal : -1;
+    return error;
 }
 
 bool cuda_is_lost(const struct cuda_backend *backend)
@@ -24,24 +26,29 @@ bool cuda_is_lost(const struct cuda_backend *backend)
     return __atomic_load_n(&backend->lost, __ATOMIC_ACQUIRE);
 }
 
+/* What is found first is logged. */
+static int lose(struct cuda_device *device, cudaError_t error, const char *what)
+{
+    (void)cudaGetLastError(); /* it is told here, not at a later call */
+    if (!__atomic_exchange_n(&device->backend->lost, true, __ATOMIC_ACQ_REL))
+        fad_log(FAD_LOG_ERROR, "device %d is lost: %s: %s (%s)", device->ordinal, what,
+                cudaGetErrorName(error), cudaGetErrorString(error));
+    return -EIO;
+}
+
 int cuda_status(struct cuda_device *device, cudaError_t error, const char *what)
 {
-    struct cuda_backend *backend = device->backend;
     cudaError_t state;
 
     if (error == cudaSuccess)
-        return cuda_is_lost(backend) ? -EIO : 0;
-    (void)cudaGetLastError(); /* it is told here, not at a later call */
-    if (cuda_is_lost(backend))
+        return cuda_is_lost(device->backend) ? -EIO : 0;
+    (void)cudaGetLastError();
+    if (cuda_is_lost(device->backend))
         return -EIO;
     /* A fault of the context's shows at every call from then on. */
     state = cudaStreamQuery(device->memory.stream);
-    if (state != cudaSuccess && state != cudaErrorNotReady) {
-        if (!__atomic_exchange_n(&backend->lost, true, __ATOMIC_ACQ_REL))
-            fad_log(FAD_LOG_ERROR, "device %d is lost: %s: %s (%s)", device->ordinal, what,
-                    cudaGetErrorName(state), cudaGetErrorString(state));
-        return -EIO;
-    }
+    if (state != cudaSuccess && state != cudaErrorNotReady)
+        return lose(device, state, what);
     if (error == cudaErrorMemoryAllocation)
         return FA_RESOURCE_EXHAUSTED;
     fad_log(FAD_LOG_ERROR, "device %d: %s: %s (%s)", device->ordinal, what, cudaGetErrorName(error),
@@ -58,43 +65,48 @@ void cuda_complete(struct cuda_backend *backend, struct fad_op *op, int status, 
 
 /* --- Fences ---------------------------------------------------------------------------------- */
 
-struct cuda_fence *cuda_fence_new(struct cuda_backend *backend)
+int cuda_fence_new(struct cuda_device *device, struct cuda_fence **out)
 {
-    struct cuda_fence *fence = TAILQ_FIRST(&backend->spare);
+    struct cuda_fence *fence = TAILQ_FIRST(&device->spare);
+    cudaError_t error;
 
+    *out = fence;
     if (fence) {
-        TAILQ_REMOVE(&backend->spare, fence, link);
-        return fence;
+        TAILQ_REMOVE(&device->spare, fence, link);
+        return 0;
     }
     fence = calloc(1, sizeof *fence);
     if (!fence)
-        return NULL;
-    if (cudaEventCreateWithFlags(&fence->begin, cudaEventDefault) == cudaSuccess) {
-        if (cudaEventCreateWithFlags(&fence->end, cudaEventBlockingSync) == cudaSuccess)
-            return fence;
-        (void)cudaEventDestroy(fence->begin);
+        return FA_RESOURCE_EXHAUSTED;
+    error = cudaEventCreateWithFlags(&fence->begin, cudaEventDefault);
+    if (error == cudaSuccess) {
+        error = cudaEventCreateWithFlags(&fence->end, cudaEventBlockingSync);
+        if (error != cudaSuccess)
+            (void)cudaEventDestroy(fence->begin);
     }
-    (void)cudaGetLastError();
-    free(fence);
-    return NULL;
+    if (error != cudaSuccess) {
+        free(fence);
+        return cuda_status(device, error, "making an event");
+    }
+    *out = fence;
+    return 0;
 }
 
-void cuda_fence_drop(struct cuda_backend *backend, struct cuda_fence *fence)
+void cuda_fence_drop(struct cuda_device *device, struct cuda_fence *fence)
 {
-    TAILQ_INSERT_HEAD(&backend->spare, fence, link);
+    TAILQ_INSERT_HEAD(&device->spare, fence, link);
 }
 
 int cuda_fence_put(struct cuda_queue *queue, struct cuda_fence *fence, uint64_t expected_ns)
 {
     struct cuda_backend *backend = queue->device->backend;
     const struct cuda_fence *before = TAILQ_LAST(&queue->fences, cuda_fences);
-    const int status = cuda_status(queue->device, cudaEventRecord(fence->end, queue->stream),
-                                   "recording an event");
+    const cudaError_t error = cudaEventRecord(fence->end, queue->stream);
     const uint64_t now = uv_hrtime();
 
-    if (status != 0) {
-        cuda_fence_drop(backend, fence);
-        return status;
+    if (error != cudaSuccess) {
+        cuda_fence_drop(queue->device, fence);
+        return lose(queue->device, error, "recording an event");
     }
     fence->due_ns = (before && before->due_ns > now ? before->due_ns : now) + expected_ns;
     fence->brief = expected_ns <= BRIEF_NS;
@@ -116,7 +128,7 @@ static void reach(struct cuda_queue *queue, int status)
         TAILQ_REMOVE(&backend->busy, queue, link);
     backend->brief -= fence->brief;
     fence->reached(backend, fence, status);
-    cuda_fence_drop(backend, fence);
+    cuda_fence_drop(queue->device, fence);
 }
 
 static void look_at(struct cuda_queue *queue)
@@ -130,7 +142,7 @@ static void look_at(struct cuda_queue *queue)
         if (error == cudaErrorNotReady)
             return;
         if (error != cudaSuccess)
-            status = cuda_status(queue->device, error, "waiting for a stream");
+            status = lose(queue->device, error, "waiting for a stream");
         reach(queue, status);
     }
 }
@@ -144,7 +156,7 @@ static void fail_all(struct cuda_backend *backend)
         reach(queue, -EIO);
 }
 
-static void look_at_all(struct cuda_backend *backend)
+static void look_at_all(struct cuda_backend *backend, bool at_events)
 {
     struct cuda_queue *queue, *next;
 
@@ -154,7 +166,8 @@ static void look_at_all(struct cuda_backend *backend)
     }
     if (cuda_is_lost(backend))
         fail_all(backend);
-    cuda_events_poll(backend, uv_hrtime());
+    if (at_events || cuda_is_lost(backend))
+        cuda_events_poll(backend, uv_hrtime());
 }
 
 int cuda_queue_init(struct cuda_queue *queue, struct cuda_device *device, int priority)
@@ -192,9 +205,12 @@ static struct cuda_fence *next_due(const struct cuda_backend *backend)
 static void wake_later(struct cuda_backend *backend)
 {
     struct cuda_waiter *waiter = &backend->waiter;
-    const struct cuda_fence *fence = waiter->waiting ? NULL : next_due(backend);
+    const struct cuda_fence *fence = next_due(backend);
 
     if (!fence)
+        return;
+    cuda_start_timer(backend);
+    if (waiter->waiting)
         return;
     waiter->waiting = true;
     uv_mutex_lock(&waiter->lock);
@@ -203,19 +219,19 @@ static void wake_later(struct cuda_backend *backend)
     uv_mutex_unlock(&waiter->lock);
 }
 
-/* Short work is worth a busy loop; what is long wakes it. */
-static bool worth_polling(const struct cuda_backend *backend)
+static bool spins_for_events(const struct cuda_backend *backend)
 {
-    return backend->brief > 0 ||
-           (!STAILQ_EMPTY(&backend->event_waits) && uv_hrtime() < backend->event_spin_ns);
+    return !STAILQ_EMPTY(&backend->event_waits) && uv_hrtime() < backend->event_spin_ns;
 }
 
+/* Short work is worth a busy loop; what is long wakes it. */
 bool cuda_poll(struct fad_backend *base)
 {
     struct cuda_backend *backend = cuda_backend_of(base);
+    const bool spins = spins_for_events(backend);
 
-    look_at_all(backend);
-    if (worth_polling(backend))
+    look_at_all(backend, spins);
+    if (backend->brief > 0 || spins)
         return true;
     wake_later(backend);
     return false;
@@ -227,10 +243,31 @@ void cuda_on_woken(uv_async_t *handle)
 
     backend->waiter.waiting = false;
     fad_completions_watch(backend->base.completions);
-    look_at_all(backend);
-    if (!worth_polling(backend)) /* else the loop polls by now */
+    look_at_all(backend, false);
+    if (backend->brief == 0) /* else the loop polls */
         wake_later(backend);
     fad_completions_drain(backend->base.completions);
+}
+
+/* The waiter may sleep for a fence that was expected first and comes later than others; events wake
+ * nobody. */
+#define PERIOD_MS 1u
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct cuda_backend *backend = fad_container_of(timer, struct cuda_backend, timer);
+
+    fad_completions_watch(backend->base.completions);
+    look_at_all(backend, true);
+    if (TAILQ_EMPTY(&backend->busy) && STAILQ_EMPTY(&backend->event_waits))
+        uv_timer_stop(timer);
+    fad_completions_drain(backend->base.completions);
+}
+
+void cuda_start_timer(struct cuda_backend *backend)
+{
+    if (!uv_is_active((uv_handle_t *)&backend->timer))
+        uv_timer_start(&backend->timer, on_timer, PERIOD_MS, PERIOD_MS);
 }
 
 static void waiter_main(void *argument)

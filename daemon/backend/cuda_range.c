@@ -48,15 +48,14 @@ int cuda_launch_range(struct fad_backend *base, struct fad_range_op *range)
     assert(range->device < base->device_count && range->stream < device->stream_count);
     if (cuda_is_lost(backend))
         return -EIO;
-    cuda_use(device);
-    fence = cuda_fence_new(backend);
-    if (!fence)
-        return cuda_is_lost(backend) ? -EIO : FA_RESOURCE_EXHAUSTED;
+    (void)cuda_use(device);
+    if ((status = cuda_fence_new(device, &fence)) != 0)
+        return status;
     fence->reached = on_reached;
     fence->subject = range;
     status = cuda_status(device, cudaEventRecord(fence->begin, queue->stream), "a launch");
     if (status != 0) {
-        cuda_fence_drop(backend, fence);
+        cuda_fence_drop(device, fence);
         return status;
     }
     range->op.text = NULL;

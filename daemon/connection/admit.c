@@ -20,9 +20,8 @@ static bool fixes_device(const struct fad_engine *engine, const struct fad_locat
             !(engine->backend->separate && at->region->region.source.kind == FAD_REGION_MEMFD));
 }
 
-static enum fa_status find_device(const struct fad_engine *engine,
-                                  const struct fad_request *request, uint32_t *device,
-                                  struct fa_error *error)
+static enum fa_status find_device(struct fad_engine *engine, const struct fad_request *request,
+                                  uint32_t *device, struct fa_error *error)
 {
     bool fixed = false;
 

@@ -28,8 +28,10 @@ static enum fa_status ipc_source(const struct fad_engine *engine, const Fad__Cud
     if (fad_ipc_decode(in, "cuda_ipc", &ipc, error) != FA_OK)
         return error->status;
     if (ipc.has_event)
-        return fa_error_set(error, FA_INVALID_ARGUMENT, "cuda_ipc.event",
-                            "registering waits for none; give it with the requests that use it");
+        return fa_error_set(
+            error, FA_INVALID_ARGUMENT, "cuda_ipc.event",
+            "a region waits for none: let the work that fills it end first, or name the "
+            "memory in requests by cuda_ipc with their event");
     source->kind = FAD_REGION_IPC;
     source->buffer_id = ipc.buffer_id;
     memcpy(source->handle, ipc.handle, sizeof source->handle);
@@ -78,11 +80,24 @@ enum fa_status fad_handle_register_region(struct fad_connection *connection,
                            error);
 }
 
-static enum fa_status find_device(const struct fad_engine *engine, const Fad__AllocRegion *in,
+/* A connection's memory on devices is to be usable by one request: where its last such region is. */
+static uint32_t choose_device(struct fad_connection *connection)
+{
+    const struct fad_client_region *region;
+
+    TAILQ_FOREACH (region, &connection->regions, link)
+        if (region->region.source.kind != FAD_REGION_MEMFD)
+            return region->region.source.device;
+    return fad_scheduler_least_loaded(&connection->service->engine->scheduler);
+}
+
+static enum fa_status find_device(struct fad_connection *connection, const Fad__AllocRegion *in,
                                   uint32_t *device, struct fa_error *error)
 {
+    const struct fad_engine *engine = connection->service->engine;
+
     if (!in->has_device_uuid) {
-        *device = fad_scheduler_least_loaded(&engine->scheduler);
+        *device = choose_device(connection);
         return FA_OK;
     }
     if (in->device_uuid.len != sizeof engine->backend->devices[0].uuid)
@@ -105,7 +120,7 @@ enum fa_status fad_handle_alloc_region(struct fad_connection *connection,
         return missing(error, "size");
     if (in->size == 0)
         return fa_error_set(error, FA_INVALID_ARGUMENT, "size", "must be over 0");
-    if (find_device(connection->service->engine, in, &source.device, error) != FA_OK)
+    if (find_device(connection, in, &source.device, error) != FA_OK)
         return error->status;
     source.size = in->size;
     return fad_region_open(connection, message->frame.type, message->frame.id, &source, "size",

@@ -242,20 +242,6 @@ void fad_job_call_ended(struct fad_job *job)
 
 /* --- Preparing ------------------------------------------------------------------------------- */
 
-/* The real size of a client's allocation counts as mapped. */
-static void charge_allocation(struct fad_job *job, const struct fad_region *region)
-{
-    const struct fad_amounts amounts = {{[FAD_MAPPED] = region->size}};
-    struct fa_error error;
-
-    if (region->source.kind != FAD_REGION_IPC || !fad_job_goes_on(job))
-        return;
-    if (fad_account_charge(job->account, &amounts, &error) == FA_OK)
-        job->charge.of[FAD_MAPPED] += region->size;
-    else
-        fad_job_fail(job, (int)error.status, error.field, error.text);
-}
-
 static void open_failed(struct fad_job_region *region, int status, const char *text)
 {
     struct fad_job *job = region->job;
@@ -275,7 +261,6 @@ static void on_opened(struct fad_op *op)
 
     if (op->status == 0) {
         region->open = true;
-        charge_allocation(job, &region->region);
     } else {
         open_failed(region, op->status, op->text);
     }

@@ -96,13 +96,17 @@ static void update_load(struct fad_scheduler *scheduler, struct fad_work *work)
     scheduler->load_ns[work->device] += work->load_ns;
 }
 
-uint32_t fad_scheduler_least_loaded(const struct fad_scheduler *scheduler)
+uint32_t fad_scheduler_least_loaded(struct fad_scheduler *scheduler)
 {
-    uint32_t least = 0;
+    const uint32_t count = scheduler->backend->device_count, first = scheduler->next_device;
+    uint32_t least = first;
 
-    for (uint32_t d = 1; d < scheduler->backend->device_count; d++)
+    for (uint32_t i = 1; i < count; i++) {
+        const uint32_t d = (first + i) % count;
         if (scheduler->load_ns[d] < scheduler->load_ns[least])
             least = d;
+    }
+    scheduler->next_device = (least + 1) % count;
     return least;
 }
 

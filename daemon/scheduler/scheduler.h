@@ -93,6 +93,7 @@ struct fad_scheduler {
     struct fad_processor processors[FAD_DEVICES_MAX];
     uint64_t now_ns;                   /* of the last dispatch */
     uint64_t load_ns[FAD_DEVICES_MAX]; /* estimated time of what is submitted and not done */
+    uint32_t next_device;              /* that is asked first for the least load */
     struct fad_works deadlines;        /* works that have one and may miss it, earliest first */
     struct fad_slot *slots;            /* [express][ahead][device][stream] */
     uint32_t slot_count;
@@ -132,7 +133,7 @@ bool fad_scheduler_dispatch(struct fad_scheduler *scheduler, uint64_t now_ns);
 /* The earliest deadline of a work that has not ended, failed or been abandoned; 0: none has one. */
 uint64_t fad_scheduler_next_deadline(const struct fad_scheduler *scheduler);
 
-/* The device with the least estimated work. */
-uint32_t fad_scheduler_least_loaded(const struct fad_scheduler *scheduler);
+/* The device with the least estimated work; of several, each in its turn. */
+uint32_t fad_scheduler_least_loaded(struct fad_scheduler *scheduler);
 
 #endif
