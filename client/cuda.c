@@ -94,7 +94,7 @@ const struct fa_cuda_driver *fa_cuda_driver(struct fa_error *error)
 
 enum fa_status fa_cuda_failed(struct fa_error *error, int result, const char *wanted)
 {
-    enum fa_status status = FA_DEVICE_LOST;
+    enum fa_status status = FA_INTERNAL;
     char text[128];
 
     if (result == FA_CU_SUCCESS)

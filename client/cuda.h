@@ -1,5 +1,5 @@
 /* cuda.h: the CUDA driver, loaded at run time, so that libfa is built and runs without CUDA. cuda.c
- * alone names its functions; cuda_memory.c has what libfa does with them. */
+ * alone in libfa names its functions; cuda_memory.c has what libfa does with them. */
 #ifndef FA_CLIENT_CUDA_H
 #define FA_CLIENT_CUDA_H
 
@@ -90,7 +90,7 @@ void fa_cuda_leave(const struct fa_cuda_home *home);
 const char *fa_cuda_text(int result, char *out, size_t size);
 
 /* What a CUresult is to the user of libfa, who wanted that: FA_OK for a success, else with *error:
- * INVALID_ARGUMENT, RESOURCE_EXHAUSTED, or DEVICE_LOST for all others. */
+ * INVALID_ARGUMENT, RESOURCE_EXHAUSTED, or INTERNAL for all others. */
 enum fa_status fa_cuda_failed(struct fa_error *error, int result, const char *wanted);
 
 #endif

@@ -97,8 +97,7 @@ void fa_shared_destroy(struct fa_shared *shared);
 struct fa_region;
 
 /* Zeroed memory of the daemon's, of size bytes (> 0), on its least loaded device, a client's later
- * ones on the same. *out is to be
- * released with fa_region_release; NULL on failure. FA_RESOURCE_EXHAUSTED names the limit. */
+ * ones on the same. *out is to be released; NULL on failure. FA_RESOURCE_EXHAUSTED: a limit. */
 enum fa_status fa_region_alloc(struct fa_client *client, struct fa_region **out, uint64_t size);
 
 /* Registers shared memory. writable: outputs may lie in it. *shared may be destroyed meanwhile; the
@@ -202,7 +201,7 @@ struct fa_forward_result {
     char device[64];
     bool redirected; /* not the version asked for, because of: */
     char redirect_reason[128];
-    uint64_t queue_us;    /* from all data being there to the first range's start */
+    uint64_t queue_us;    /* from all data being there to the first range's start; events, too */
     uint64_t transfer_us; /* reading the payload, moving data to and from the device */
     uint64_t kernel_us;   /* while any of its ranges ran; on the CPU their sum, divided by the
                              workers that took part */
@@ -263,8 +262,8 @@ enum fa_status fa_next(struct fa_client *client, struct fa_request **out);
 struct fa_request *fa_done(const struct fa_client *client);
 
 /* Asks the daemon to drop a request, and waits for the answer: FA_OK: it will end with FA_CANCELLED
- * within about a millisecond of work (or as it would have, if it just got done); FA_NOT_FOUND: the
- * daemon has already answered it, or it ended with the connection. It is still to be taken. */
+ * within about a millisecond of work, on a GPU when the ranges under way end (or as it would have,
+ * if it just got done); FA_NOT_FOUND: it has already ended. It is still to be taken. */
 enum fa_status fa_cancel(struct fa_client *client, struct fa_request *request);
 
 /* For an event loop: the descriptor to wait for, -1 when the connection is closed, and the events

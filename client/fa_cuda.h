@@ -5,7 +5,7 @@
  * from any thread and leaves that thread's current context as it was. On failure *error (which may
  * be NULL) says what was wrong:
  * FA_UNAVAILABLE: there is no driver, or no device; FA_INVALID_ARGUMENT: a pointer that the driver
- * does not know; FA_RESOURCE_EXHAUSTED: no memory; FA_DEVICE_LOST: any other failure of the driver,
+ * does not know; FA_RESOURCE_EXHAUSTED: no memory; FA_INTERNAL: any other failure of the driver,
  * which the text names. */
 #ifndef FA_CUDA_H
 #define FA_CUDA_H
@@ -25,7 +25,7 @@ extern "C" {
 enum fa_status fa_cuda_alloc(void **out, uint64_t size, const uint8_t *uuid,
                              struct fa_error *error);
 
-/* Frees what fa_cuda_alloc returned. NULL is legal. */
+/* Frees what fa_cuda_alloc returned, and nothing else. NULL is legal. */
 enum fa_status fa_cuda_free(void *pointer, struct fa_error *error);
 
 /* Copies size bytes and waits until they are there. One side at least is device memory. */

@@ -143,7 +143,7 @@ START_TEST(an_output_that_cannot_be_copied)
         *(i ? &problem.args.lse : &problem.args.o) = copied(memory, NULL);
         ck_assert_int_eq(fa_forward_submit(client, &problem.args, &request), FA_OK);
         cuda->let_fail("cuMemcpy", 719);
-        ck_assert_int_eq(fa_wait(client, request, &result), FA_DEVICE_LOST);
+        ck_assert_int_eq(fa_wait(client, request, &result), FA_INTERNAL);
         ck_assert_str_eq(fa_last_error_record(client)->field, fields[i]);
         ck_assert_str_eq(result.kernel, "");
         cuda->let_fail("cuMemcpy", 0);
@@ -208,10 +208,10 @@ START_TEST(refused_allocations)
     ck_assert_ptr_null(memory);
     cuda->let_fail("cuMemAlloc_v2", 0);
     cuda->let_fail("cuDevicePrimaryCtxRetain", 46);
-    REFUSED(fa_cuda_alloc(&memory, 1, NULL, &error), FA_DEVICE_LOST, "", "CUDA error 46");
+    REFUSED(fa_cuda_alloc(&memory, 1, NULL, &error), FA_INTERNAL, "", "CUDA error 46");
     cuda->let_fail("cuDevicePrimaryCtxRetain", 0);
     cuda->let_fail("cuDeviceGetCount", 3);
-    REFUSED(fa_cuda_alloc(&memory, 1, NULL, &error), FA_DEVICE_LOST, "", "list its devices");
+    REFUSED(fa_cuda_alloc(&memory, 1, NULL, &error), FA_INTERNAL, "", "list its devices");
     cuda->let_fail("cuDeviceGetCount", 0);
 
     ck_assert_int_eq(fa_cuda_alloc(&memory, 16, NULL, &error), FA_OK);
@@ -221,7 +221,7 @@ START_TEST(refused_allocations)
     REFUSED(fa_cuda_copy(&held, &held, 4, &error), FA_INVALID_ARGUMENT, "", "neither side is");
     REFUSED(fa_cuda_copy(memory, unknown, 17, &error), FA_INVALID_ARGUMENT, "", "cannot copy");
     cuda->let_fail("cuStreamSynchronize", 719);
-    REFUSED(fa_cuda_copy(memory, unknown, 16, &error), FA_DEVICE_LOST, "", "CUDA error 719");
+    REFUSED(fa_cuda_copy(memory, unknown, 16, &error), FA_INTERNAL, "", "CUDA error 719");
     ck_assert_int_eq(fa_cuda_free(memory, &error), FA_OK);
 }
 END_TEST

@@ -175,11 +175,11 @@ static const struct {
     {event_alone, FA_INVALID_ARGUMENT, "cuda_event", "no tensor is"},
     {event_without_handle, FA_IPC_REFUSED, "cuda_event",
      "CUDA_ERROR_INVALID_VALUE (something is wrong); make it with cudaEventInterprocess"},
-    {no_context_of_its_own, FA_DEVICE_LOST, "q.data", "CUDA_ERROR_INVALID_CONTEXT"},
-    {no_copy, FA_DEVICE_LOST, "q.data", "cannot copy it to host memory: CUDA error 719"},
+    {no_context_of_its_own, FA_INTERNAL, "q.data", "CUDA_ERROR_INVALID_CONTEXT"},
+    {no_copy, FA_INTERNAL, "q.data", "cannot copy it to host memory: CUDA error 719"},
     {no_room, FA_RESOURCE_EXHAUSTED, "v.data", "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"},
     {copied_past_end, FA_INVALID_ARGUMENT, "q.data", "CUDA_ERROR_INVALID_VALUE"},
-    {no_wait, FA_DEVICE_LOST, "cuda_event", "cannot wait for it: CUDA error 719"},
+    {no_wait, FA_INTERNAL, "cuda_event", "cannot wait for it: CUDA error 719"},
 };
 
 static void nothing_script(struct fake_daemon *fake, int fd, int round)

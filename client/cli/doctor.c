@@ -225,7 +225,7 @@ static const struct cli_field fields[] = {
     {"  devices", "an array of objects: name, uuid, and visible (to this process)"},
     {"transports", "an array of objects; their fields:"},
     {"  name", "inline, memfd, region or cuda-ipc"},
-    {"  outcome", "works, fails, not-offered or untried"},
+    {"  outcome", "works, fails, not-offered, impossible (from this process) or untried"},
     {"  us", "of a small pass, the median; null when it does not work"},
     {"  text", "why it does not; null when it does"},
     {"findings", "an array of objects, the lines that a person sees; their fields:"},

@@ -139,6 +139,7 @@ extern const char *const doctor_way_names[DOCTOR_WAYS];
 enum doctor_outcome {
     DOCTOR_UNTRIED, /* no daemon serves this process */
     DOCTOR_NOT_OFFERED,
+    DOCTOR_IMPOSSIBLE, /* from this process, which nobody may mind: clients need no CUDA */
     DOCTOR_WORKS,
     DOCTOR_FAILS,
 };

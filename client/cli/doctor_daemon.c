@@ -150,7 +150,7 @@ static void advise_access(const char *path, struct doctor_findings *findings)
 {
     char closed[PATH_MAX];
     char *slash;
-    struct stat info;
+    struct stat info = {.st_mode = 0};
     const struct passwd *user = getpwuid(geteuid());
     const struct group *group;
     mode_t needed = S_IWGRP;

@@ -169,7 +169,7 @@ static void doctor_probe_ipc(struct fa_client *client, const struct doctor_cuda 
         probe_way(client, REQUEST_IPC, out);
         return;
     }
-    out->outcome = DOCTOR_FAILS;
+    out->outcome = DOCTOR_IMPOSSIBLE;
     snprintf(out->text, sizeof out->text, "%s", lack);
 }
 
@@ -198,10 +198,11 @@ static void tell(const struct doctor_way_result *result, const char *name,
         break;
     case DOCTOR_FAILS:
         doctor_add(findings, name, DOCTOR_LACK, "%s", result->text);
-        doctor_advise(findings, "%s",
-                      strcmp(name, doctor_way_names[DOCTOR_IPC]) == 0
-                          ? "see the lines on cuda, gpu and device; the other ways need no CUDA"
-                          : "see the daemon's log");
+        doctor_advise(findings, "see the daemon's log");
+        break;
+    case DOCTOR_IMPOSSIBLE:
+        doctor_add(findings, name, DOCTOR_NOTE,
+                   "not from this process: %s; the other ways need no CUDA", result->text);
         break;
     case DOCTOR_NOT_OFFERED:
         doctor_add(findings, name, DOCTOR_NOTE, "not offered: %s", result->text);

@@ -235,6 +235,7 @@ static bool add_transports(cJSON *object, const struct doctor_probe *probe)
 {
     static const char *const outcomes[] = {[DOCTOR_UNTRIED] = "untried",
                                            [DOCTOR_NOT_OFFERED] = "not-offered",
+                                           [DOCTOR_IMPOSSIBLE] = "impossible",
                                            [DOCTOR_WORKS] = "works",
                                            [DOCTOR_FAILS] = "fails"};
     cJSON *array = cJSON_AddArrayToObject(object, "transports");

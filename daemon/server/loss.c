@@ -107,7 +107,8 @@ void fad_loss_begin(struct fad_server *server)
     server->phase = FAD_LOST;
     fad_engine_drain(&server->engine); /* what it says may say why */
     loss->text = server->engine.completions.text;
-    fad_log(FAD_LOG_ERROR, "the device is lost (%s, %s): %s%s%s", backend->devices[0].name,
+    fad_log(FAD_LOG_ERROR, "the device is lost (%s, %s): %s%s%s",
+            backend->device_count == 1 ? backend->devices[0].name : "one of several",
             backend->ops->name, loss->text ? loss->text : "", loss->text ? ": " : "",
             uv_strerror(loss->error));
     for_each(server, fad_connection_lose);

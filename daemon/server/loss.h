@@ -1,5 +1,5 @@
-/* loss.h: what the daemon does when its device is lost (DESIGN: a sticky CUDA error; any negative
- * status of the backend's).
+/* loss.h: what the daemon does when its device is lost (a sticky CUDA error; any negative status
+ * of the backend's).
  *
  *     SERVING or DRAINING -> LOST -> fad_server_run returns
  *

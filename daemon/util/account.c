@@ -10,8 +10,8 @@ static const struct {
     const char *advice;
 } resource_words[FAD_RESOURCES] = {
     [FAD_JOBS] = {"requests in flight", "await replies first"},
-    [FAD_STAGED] = {"bytes of staged memory (payloads, inline outputs, scratch)",
-                    "await replies first, or send tensors in a memfd or region"},
+    [FAD_STAGED] = {"bytes of staged memory (payloads, inline outputs, scratch, copies)",
+                    "await replies first, or keep tensors in a region"},
     [FAD_MAPPED] = {"bytes of shared memory and regions",
                     "await replies or release regions first, or share less"},
     [FAD_REGIONS] = {"regions", "release some first"},

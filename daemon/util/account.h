@@ -14,7 +14,7 @@
 
 enum fad_resource {
     FAD_JOBS,        /* forwards, region writes and reads, admitted and without a sent reply */
-    FAD_STAGED,      /* bytes of the daemon's memory: payloads, inline outputs, scratch */
+    FAD_STAGED,      /* bytes of the daemon's memory: payloads, inline outputs, scratch, copies */
     FAD_MAPPED,      /* bytes of clients' memory mapped, and of the daemon's held for them */
     FAD_REGIONS,     /* registered or allocated */
     FAD_CONNECTIONS, /* of a uid, and of all */
