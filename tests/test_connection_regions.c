@@ -7,13 +7,15 @@
 #include <string.h>
 
 /* Two devices, with the uuids 1, 1, ... and 2, 2, ... */
+#define ANY 0
 static void send_alloc(int client, uint64_t id, uint64_t size, uint8_t device)
 {
     Fad__AllocRegion message = FAD__ALLOC_REGION__INIT;
     uint8_t uuid[16];
 
     memset(uuid, device, sizeof uuid);
-    message.has_size = message.has_device_uuid = true;
+    message.has_size = true;
+    message.has_device_uuid = device != ANY;
     message.size = size;
     message.device_uuid = (ProtobufCBinaryData){sizeof uuid, uuid};
     loopback_send_message(client, FA_FRAME_ALLOC_REGION, id, &message.base, 0);
@@ -265,6 +267,34 @@ START_TEST(a_failed_copy_is_that_requests_affair)
 }
 END_TEST
 
+/* The device that a region was made on. */
+static uint32_t device_of_new(int client, uint8_t device)
+{
+    uint32_t made;
+
+    scripted.hold[SCRIPTED_OPEN] = true;
+    send_alloc(client, 100, 1 << 16, device);
+    loopback_turn();
+    ck_assert_uint_eq(scripted.held_count, 1);
+    made = scripted.held[0].region->source.device;
+    scripted_finish(0);
+    expect_region(client, 100);
+    return made;
+}
+
+/* One request can use all of a connection's regions, and connections spread over the devices. */
+START_TEST(regions_of_a_connection_share_a_device)
+{
+    const uint32_t first = device_of_new(0, ANY);
+
+    ck_assert_uint_eq(device_of_new(0, ANY), first);
+    ck_assert_uint_eq(device_of_new(1, ANY), 1 - first);
+    ck_assert_uint_eq(device_of_new(1, ANY), 1 - first);
+    ck_assert_uint_eq(device_of_new(1, (uint8_t)(first + 1)), first); /* by its uuid */
+    ck_assert_uint_eq(device_of_new(1, ANY), first);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("connection_regions");
@@ -275,6 +305,7 @@ Suite *test_suite(void)
     tcase_add_test(tests, a_hang_up_while_it_opens);
     tcase_add_test(tests, a_region_fixes_the_device);
     tcase_add_test(tests, whatever_fixes_no_device_goes_to_the_least_loaded);
+    tcase_add_test(tests, regions_of_a_connection_share_a_device);
     tcase_add_test(tests, a_release_waits_for_the_requests_in_flight);
     tcase_add_test(tests, two_copies_of_a_uid_are_made_at_a_time);
     tcase_add_test(tests, copies_that_wait_go_with_their_client);
