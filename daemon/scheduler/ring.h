@@ -60,7 +60,8 @@ void fad_ring_leave(struct fad_ring *ring, struct fad_share *share);
 /* Takes time from a share, in the ring or not; < 0: gives back. */
 void fad_ring_charge(struct fad_ring *ring, struct fad_share *share, int64_t ns);
 
-/* Whether fad_ring_pick would find anybody. With a limit to debts it may give rounds, as that does. */
+/* Whether fad_ring_pick would find anybody. With a limit to debts it may give rounds, as that
+ * does. */
 bool fad_ring_can_run(struct fad_ring *ring, const struct fad_range_op *place,
                       fad_share_can_run *can_run, int64_t debt_ns);
 
