@@ -173,7 +173,7 @@ check-all:
 
 .PHONY: tests
 tests: $(TESTS:%=$(B)/tests/%) $(B)/tests/fad $(B)/tests/fad-faulty $(B)/tests/readme_example \
-       $(B)/tests/proto_example.py $(FAKE_CUDA)
+       $(B)/tests/proto_example.py $(FAKE_CUDA) $(B)/tests/early-thread.so
 
 deps:
 	@tests/install-deps build $(if $(NO_CUDA),,g++)
@@ -302,6 +302,12 @@ $(B)/tests/fad-faulty: $(call obj,$(wildcard tests/faulty/*.c)) \
                        $(B)/libfakernels.a $(B)/cuda.config
 	@$(if $(V),,echo '  LINK $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter-out %.config,$^) $(LIBS)
+
+# Put into a daemon with LD_PRELOAD.
+$(B)/tests/early-thread.so: tests/early/thread.c Makefile
+	@mkdir -p $(@D)
+	@$(if $(V),,echo '  LINK $@')
+	$(Q)$(CC) $(CPPFLAGS) $(filter-out -fPIE,$(CFLAGS)) -fPIC $(filter-out -pie,$(LDFLAGS)) -shared -o $@ $<
 
 $(B)/tests/oldcuda/libcuda.so.1: CPPFLAGS += -DFAKE_CUDA_OLD
 $(FAKE_CUDA): $(FAKE_DRIVER) tests/helpers/fake_driver.h tests/helpers/fake_cuda.h Makefile

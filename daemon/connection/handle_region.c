@@ -80,7 +80,7 @@ enum fa_status fad_handle_register_region(struct fad_connection *connection,
                            error);
 }
 
-/* What a connection has on devices is to be usable by one request: where its last region there is. */
+/* What a connection has on devices is to be usable by one request: where its last one there is. */
 static uint32_t choose_device(struct fad_connection *connection)
 {
     const struct fad_client_region *region;

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -207,16 +208,28 @@ static void init_handles(struct fad_server *server)
     uv_timer_start(&server->tick, on_tick, 500, 500);
 }
 
+/* The threads made from now on block the signals, as this one does. One that was there before, of a
+ * library that a tool has put into the process, may be given them, and hands them on. */
+static pthread_t catcher;
+
+static void hand_on(int number)
+{
+    pthread_kill(catcher, number);
+}
+
 /* 0 or a negative errno. */
 static int catch_signals(struct fad_server *server)
 {
+    struct sigaction action = {.sa_handler = hand_on, .sa_flags = SA_RESTART};
     sigset_t set;
     int r;
 
+    catcher = pthread_self();
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
-    if (sigprocmask(SIG_BLOCK, &set, NULL) != 0 ||
+    if (sigprocmask(SIG_BLOCK, &set, NULL) != 0 || sigaction(SIGTERM, &action, NULL) != 0 ||
+        sigaction(SIGINT, &action, NULL) != 0 ||
         (server->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)) < 0)
         return -errno;
     r = uv_poll_init(&server->loop, &server->signals, server->signal_fd);
