@@ -265,7 +265,7 @@ static const struct {
      "cuMemAlloc_v2=2",
      {0},
      "RESOURCE_EXHAUSTED: the CUDA driver cannot allocate"},
-    {"FAKE_CUDA_FAIL", "cuMemcpy=719", {0}, "DEVICE_LOST: the CUDA driver cannot copy"},
+    {"FAKE_CUDA_FAIL", "cuMemcpy=719", {0}, "INTERNAL: the CUDA driver cannot copy"},
     {"FAKE_CUDA_FAIL",
      "cuIpcGetMemHandle=201",
      {0},

@@ -1,5 +1,5 @@
-/* thread.c: a library with a thread of its own, which is there before main: as tools that are put into a
- * process bring them (profilers, sanitizers). It blocks no signal. */
+/* thread.c: a library with a thread of its own, which is there before main: as tools that are put
+ * into a process bring them (profilers, sanitizers). It blocks no signal. */
 #include <pthread.h>
 #include <unistd.h>
 
