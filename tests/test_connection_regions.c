@@ -298,6 +298,24 @@ START_TEST(regions_of_a_connection_share_a_device)
 }
 END_TEST
 
+START_TEST(also_those_that_are_made_at_once)
+{
+    loopback_hello(0);
+    scripted.hold[SCRIPTED_OPEN] = true;
+    for (uint64_t id = 2; id < 5; id++)
+        send_alloc(0, id, 1 << 16, ANY);
+    loopback_turn();
+    ck_assert_uint_eq(scripted.held_count, 3);
+    for (unsigned i = 1; i < 3; i++)
+        ck_assert_uint_eq(scripted.held[i].region->source.device,
+                          scripted.held[0].region->source.device);
+    for (uint64_t id = 2; id < 5; id++) {
+        scripted_finish(0);
+        expect_region(0, id);
+    }
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("connection_regions");
@@ -309,6 +327,7 @@ Suite *test_suite(void)
     tcase_add_test(tests, a_region_fixes_the_device);
     tcase_add_test(tests, whatever_fixes_no_device_goes_to_the_least_loaded);
     tcase_add_test(tests, regions_of_a_connection_share_a_device);
+    tcase_add_test(tests, also_those_that_are_made_at_once);
     tcase_add_test(tests, a_release_waits_for_the_requests_in_flight);
     tcase_add_test(tests, two_copies_of_a_uid_are_made_at_a_time);
     tcase_add_test(tests, copies_that_wait_go_with_their_client);

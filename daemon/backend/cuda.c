@@ -106,13 +106,29 @@ static int cuda_probe(const struct fad_backend_config *config, struct fad_comple
     return 0;
 }
 
+static void on_told(struct fad_op *op)
+{
+    (void)op;
+}
+
+static void tell_loss(struct cuda_backend *backend)
+{
+    if (backend->told)
+        return;
+    backend->told = true;
+    backend->telling.done = on_told;
+    cuda_complete(backend, &backend->telling, -EIO, NULL);
+}
+
 static void cuda_tick(struct fad_backend *base)
 {
     struct cuda_backend *backend = cuda_backend_of(base);
     const uint64_t now = uv_hrtime();
 
-    if (cuda_is_lost(backend))
+    if (cuda_is_lost(backend)) {
+        tell_loss(backend);
         return;
+    }
     for (uint32_t i = 0; i < backend->device_count; i++) {
         cuda_handles_tick(&backend->parts[i], now);
         cuda_memory_tick(&backend->parts[i], now);

@@ -185,8 +185,10 @@ static int begin_device(struct cuda_device *device, struct fad_device *out, uint
     if (status == 0)
         return 0;
     fa_error_set(error, FA_RESOURCE_EXHAUSTED, "backend",
-                 "GPU %d (%s) has no room for streams and memory of fad's", device->ordinal,
-                 out->name);
+                 status == FA_RESOURCE_EXHAUSTED || status == -ENOMEM
+                     ? "GPU %d (%s) has no room for streams and memory of fad's"
+                     : "GPU %d (%s) makes no streams and memory pool; the log says why",
+                 device->ordinal, out->name);
     return status < 0 ? status : -ENOMEM;
 }
 
@@ -236,6 +238,8 @@ static int add_device(struct cuda_backend *backend, int ordinal, uint32_t stream
     }
     end_device(device);
     (void)cudaDeviceReset(); /* its context would keep memory */
+    /* One that was lost so early is no matter to the others. */
+    __atomic_store_n(&backend->lost, false, __ATOMIC_RELEASE);
     return status;
 }
 
@@ -256,32 +260,55 @@ static int find_driver(struct cuda_backend *backend, struct fa_error *error)
     return 0;
 }
 
+/* Readies all that can be. What keeps one that ought to work from it is told, rather than that
+ * another is no GPU for fad. */
+static int add_any(struct cuda_backend *backend, int count, uint32_t streams,
+                   struct fa_error *error)
+{
+    struct fa_error here;
+    int status = -ENODEV;
+
+    for (int i = 0; i < count && backend->device_count < FAD_DEVICES_MAX; i++) {
+        const int r = add_device(backend, i, streams, &here);
+
+        if (r == 0)
+            continue;
+        fad_log(r == -ENODEV ? FAD_LOG_INFO : FAD_LOG_ERROR, "GPU %d cannot serve: %s", i,
+                here.text);
+        if (status == -ENODEV) {
+            status = r;
+            *error = here;
+        }
+    }
+    return backend->device_count > 0 ? 0 : status;
+}
+
+/* One that is named and is no GPU for fad is a wrong name. */
+static int add_named(struct cuda_backend *backend, const char *list, int count, uint32_t streams,
+                     struct fa_error *error)
+{
+    int ordinals[FAD_DEVICES_MAX], status;
+    uint32_t chosen = 0;
+
+    status = parse_list(list, count, ordinals, &chosen, error);
+    for (uint32_t i = 0; i < chosen && status == 0; i++)
+        status = add_device(backend, ordinals[i], streams, error);
+    return status == -ENODEV ? -EINVAL : status;
+}
+
 int cuda_devices_init(struct cuda_backend *backend, const struct fad_backend_config *config,
                       struct fa_error *error)
 {
-    int ordinals[FAD_DEVICES_MAX], count, status = -ENODEV;
-    uint32_t chosen = 0;
-    cudaError_t code = cudaGetDeviceCount(&count);
+    int count, status;
+    const cudaError_t code = cudaGetDeviceCount(&count);
 
     if (code != cudaSuccess)
         return no_cuda(error, code);
-    if (config->devices) {
-        if ((status = parse_list(config->devices, count, ordinals, &chosen, error)) != 0)
-            return status;
-    } else {
-        for (int i = 0; i < count && chosen < FAD_DEVICES_MAX; i++)
-            ordinals[chosen++] = i;
-    }
-    for (uint32_t i = 0; i < chosen; i++) {
-        status = add_device(backend, ordinals[i], config->streams, error);
-        if (status == 0)
-            continue;
-        if (config->devices)
-            return status;
-        fad_log(FAD_LOG_INFO, "GPU %d cannot serve: %s", ordinals[i], error->text);
-    }
-    if (backend->device_count == 0)
-        return status; /* *error says why the last one cannot */
+    status = config->devices ? add_named(backend, config->devices, count, config->streams, error)
+                             : add_any(backend, count, config->streams, error);
+    if (status != 0)
+        return status;
+    (void)cuda_use(&backend->parts[0]); /* what follows needs a context: not one given up */
     return find_driver(backend, error);
 }
 

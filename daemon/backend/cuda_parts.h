@@ -241,8 +241,10 @@ struct cuda_backend {
     struct cuda_device parts[FAD_DEVICES_MAX];
     uint32_t device_count;
     struct cuda_driver driver;
-    bool knows_handles;      /* cuda_forged.c's */
-    bool lost;               /* atomic */
+    bool knows_handles; /* cuda_forged.c's */
+    bool lost;          /* atomic */
+    bool told;          /* that it is lost, where nothing under way could tell */
+    struct fad_op telling;
     struct cuda_queues busy; /* with fences */
     uint32_t brief;          /* fences under way that are */
     struct cuda_waiter waiter;

@@ -274,6 +274,8 @@ static void waiter_main(void *argument)
 {
     struct cuda_waiter *waiter = argument;
 
+    /* Else the driver would make a context on its first device, which may be none of ours. */
+    (void)cuda_use(&fad_container_of(waiter, struct cuda_backend, waiter)->parts[0]);
     uv_mutex_lock(&waiter->lock);
     while (!waiter->stop) {
         cudaEvent_t event = waiter->event;

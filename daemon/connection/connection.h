@@ -75,6 +75,8 @@ struct fad_connection {
     struct fad_pending *receiving;                     /* the one whose payload is being read */
     struct fad_regions regions;                        /* those that have a name */
     uint64_t last_region;                              /* the id given last */
+    uint32_t device_regions;                           /* on devices, also those being opened, */
+    uint32_t region_device;                            /* and where the last of them is */
     TAILQ_HEAD(fad_transfers, fad_transfer) transfers; /* that wait for their copy */
     TAILQ_ENTRY(fad_connection) copying;               /* its user's list, while there are some */
     uint32_t busy;        /* what it waits for before it is freed: pendings, regions, discards */

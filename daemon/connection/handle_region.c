@@ -83,12 +83,9 @@ enum fa_status fad_handle_register_region(struct fad_connection *connection,
 /* What a connection has on devices is to be usable by one request: where its last one there is. */
 static uint32_t choose_device(struct fad_connection *connection)
 {
-    const struct fad_client_region *region;
-
-    TAILQ_FOREACH (region, &connection->regions, link)
-        if (region->region.source.kind != FAD_REGION_MEMFD)
-            return region->region.source.device;
-    return fad_scheduler_least_loaded(&connection->service->engine->scheduler);
+    return connection->device_regions > 0
+               ? connection->region_device
+               : fad_scheduler_least_loaded(&connection->service->engine->scheduler);
 }
 
 static enum fa_status find_device(struct fad_connection *connection, const Fad__AllocRegion *in,

@@ -24,6 +24,7 @@ static void destroy(struct fad_client_region *region)
     struct fad_connection *connection = region->connection;
 
     fad_account_release(&connection->account, &region->charge);
+    connection->device_regions -= region->region.source.kind != FAD_REGION_MEMFD;
     free(region);
     connection->busy--;
     fad_connection_free_if_done(connection);
@@ -217,6 +218,10 @@ enum fa_status fad_region_open(struct fad_connection *connection, uint16_t type,
     region->field = field;
     region->op.done = on_opened;
     connection->busy++;
+    if (source->kind != FAD_REGION_MEMFD) {
+        connection->device_regions++;
+        connection->region_device = source->device;
+    }
     region->answering = true;
     region->pending = (struct fad_pending){.type = type, .id = id};
     status = engine->backend->ops->region_open(engine->backend, &region->region, &region->op);
