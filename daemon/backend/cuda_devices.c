@@ -287,7 +287,7 @@ static int add_any(struct cuda_backend *backend, int count, uint32_t streams,
 static int add_named(struct cuda_backend *backend, const char *list, int count, uint32_t streams,
                      struct fa_error *error)
 {
-    int ordinals[FAD_DEVICES_MAX], status;
+    int ordinals[FAD_DEVICES_MAX] = {0}, status;
     uint32_t chosen = 0;
 
     status = parse_list(list, count, ordinals, &chosen, error);
