@@ -117,7 +117,7 @@ help:
 	'make build      the programs only: $(B)/fad, $(B)/fa-cli, $(B)/libfa.a' \
 	'make release    the same with kernels for every GPU architecture, in build/all-archs' \
 	'make check-gpu  test the CUDA kernels and the daemon with them on the GPU here (needs nvcc);' \
-	'                PARTS="kernels daemon ipc loss sanitizers" chooses' \
+	'                PARTS="kernels daemon ipc sanitizers loss alone" chooses' \
 	'make bench-gpu  time the CUDA kernels on the GPU here; BENCH="--shape 4,12,512,64 v3 v4"' \
 	'make budget     write what this build'"'"'s CUDA kernels take to tests/kernel-budget' \
 	'make check-all  the tests as built plainly, with ASan+UBSan, and with TSan, then lint' \
