@@ -3,7 +3,7 @@
  * A driver takes a handle's word for where in its block of memory an allocation lies: with other
  * bytes there it maps an address behind the block, and the first access loses the device, for
  * everybody. What a handle's bytes mean is the driver's secret, but handles of memory of our own
- * show whether it is as we know it (seen of drivers 535 to 580):
+ * show whether it is as we know it (seen of driver 580):
  *     u64 at 16  the allocation's bytes
  *     u32 at 24  its block's pages of 4 KiB, which the driver does check
  *     u32 at 28  where in the block it begins
