@@ -74,7 +74,7 @@ static void keep_error(struct cuda_probe *out)
 {
     const char *text = dlerror();
 
-    snprintf(out->library_error, sizeof out->library_error, "%s", text ? text : "unknown error");
+    snprintf(out->load_error, sizeof out->load_error, "%s", text ? text : "unknown error");
 }
 
 /* The file behind the library's name. */

@@ -41,7 +41,7 @@ struct cuda_probe_device {
 struct cuda_probe {
     char library[256]; /* the file that libcuda.so.1 is; empty: it could not be loaded */
     /* Why not, or which of its calls is missing, as in drivers before 470. Empty: all is there. */
-    char library_error[256];
+    char load_error[256];
     int version;     /* of CUDA, that the driver knows: 13000 for 13.0; 0: unknown */
     char module[32]; /* the kernel module's release, "580.65.06"; empty: none is loaded */
     struct cuda_probe_call init;

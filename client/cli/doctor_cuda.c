@@ -126,12 +126,12 @@ static void judge_library(struct doctor_cuda *out, struct doctor_findings *findi
     if (probe->library[0]) {
         lacks_driver(out, "NVIDIA's driver is too old");
         doctor_add(findings, "cuda", DOCTOR_LACK, "%s is too old: %s", probe->library,
-                   probe->library_error);
+                   probe->load_error);
         doctor_advise(findings, "install driver " RELEASE_MIN " or newer");
         return;
     }
     doctor_add(findings, "cuda", DOCTOR_LACK, "NVIDIA's library does not load: %s",
-               probe->library_error);
+               probe->load_error);
     if (probe->module[0]) {
         lacks_driver(out, "NVIDIA's libcuda.so.1 cannot be loaded here");
         doctor_advise(
@@ -346,7 +346,7 @@ void doctor_cuda(struct doctor_cuda *out, const struct doctor_host *host,
     out->kernels = has_kernel(ARCH_MIN);
     try_files(out);
     cuda_probe(&out->probe);
-    if (out->probe.library_error[0]) {
+    if (out->probe.load_error[0]) {
         judge_library(out, findings);
         return;
     }

@@ -163,7 +163,7 @@ static bool add_cuda(cJSON *object, const struct doctor_cuda *cuda)
         snprintf(version, sizeof version, "%d.%d", probe->version / 1000,
                  probe->version % 1000 / 10);
     built = part && text_or_null(part, "library", probe->library) &&
-            text_or_null(part, "library_error", probe->library_error) &&
+            text_or_null(part, "library_error", probe->load_error) &&
             text_or_null(part, "driver", probe->module) &&
             text_or_null(part, "cuda_version", version) &&
             text_or_null(part, "init", probe->init.name) &&
