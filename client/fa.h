@@ -19,8 +19,7 @@
  *
  * Shapes, with B = batch, H = heads, G = kv_heads, M = q_len, N = kv_len, D = head_dim:
  *     q [B, H, M, D]   k, v [B, G, N, D]   o [B, H, M, D]   lse [B, H, M]
- * o = softmax(scale * q k^T + mask) v; lse is the natural logarithm of the softmax's
- * denominator. */
+ * o = softmax(scale * q k^T + mask) v; lse is the natural logarithm of its denominator. */
 #ifndef FA_H
 #define FA_H
 
@@ -96,9 +95,11 @@ void fa_shared_destroy(struct fa_shared *shared);
  * request. A region is its client's and ends with it. */
 struct fa_region;
 
-/* Zeroed memory of the daemon's, of size bytes (> 0), on its least loaded device, a client's later
- * ones on the same. *out is to be released; NULL on failure. FA_RESOURCE_EXHAUSTED: a limit. */
-enum fa_status fa_region_alloc(struct fa_client *client, struct fa_region **out, uint64_t size);
+/* Zeroed memory of the daemon's, of size bytes (> 0), on the device with this UUID (16 bytes, as in
+ * fa_device; FA_NOT_FOUND: none) or, for NULL, on its least loaded one, a client's later ones on
+ * the same. *out is to be released; NULL on failure. FA_RESOURCE_EXHAUSTED: a limit. */
+enum fa_status fa_region_alloc(struct fa_client *client, struct fa_region **out, uint64_t size,
+                               const uint8_t *uuid);
 
 /* Registers shared memory. writable: outputs may lie in it. *shared may be destroyed meanwhile; the
  * region keeps the memory. */

@@ -67,7 +67,8 @@ static enum fa_status make_check(struct fa_client *client, struct fa_region **ou
     return out ? FA_OK : fa_client_fail(client, FA_INVALID_ARGUMENT, "out", "is NULL");
 }
 
-enum fa_status fa_region_alloc(struct fa_client *client, struct fa_region **out, uint64_t size)
+enum fa_status fa_region_alloc(struct fa_client *client, struct fa_region **out, uint64_t size,
+                               const uint8_t *uuid)
 {
     struct fa_call call = {.type = FA_FRAME_ALLOC_REGION, .fd = -1};
     Fad__AllocRegion alloc = FAD__ALLOC_REGION__INIT;
@@ -80,6 +81,8 @@ enum fa_status fa_region_alloc(struct fa_client *client, struct fa_region **out,
         return fa_client_fail(client, FA_INVALID_ARGUMENT, "size", "is 0");
     alloc.has_size = true;
     alloc.size = size;
+    alloc.has_device_uuid = uuid != NULL;
+    alloc.device_uuid = (ProtobufCBinaryData){uuid ? 16 : 0, (uint8_t *)(uintptr_t)uuid};
     assert(fad__alloc_region__get_packed_size(&alloc) <= sizeof message);
     call.message = (struct iovec){message, fad__alloc_region__pack(&alloc, message)};
     return make(client, out, &call, size, true);

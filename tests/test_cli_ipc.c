@@ -20,8 +20,9 @@ struct server {
                               IPC as they were; 0: none */
     bool plain;            /* a daemon without CUDA IPC */
     bool foreign;          /* one of a device that nobody else has */
+    bool both;             /* one of that device and then of the driver's */
     /* What was seen: */
-    unsigned forwards;
+    unsigned forwards, regions;
     size_t allocations, outputs; /* different ones */
     uint64_t ids[PLACES_MAX], places[PLACES_MAX];
 };
@@ -133,13 +134,30 @@ static void forward(struct server *server, int fd, const struct fake_frame *fram
 
 static void change_device(Fad__HelloReply *hello, const void *data)
 {
+    const struct server *server = data;
     static char *transports[] = {FAKE_TEXT("cuda-ipc")};
     static uint8_t uuid[16] = {0xcc};
-    (void)data;
 
     hello->transports = transports;
     hello->n_transports = 1;
+    if (server->both) {
+        hello->devices[1]->has_uuid = true;
+        hello->devices[1]->uuid = hello->devices[0]->uuid;
+    }
     hello->devices[0]->uuid.data = uuid;
+}
+
+/* A region is asked for on the device of the memory that goes with it, and refused. */
+static void refuse_region(struct server *server, int fd, const struct fake_frame *frame)
+{
+    Fad__AllocRegion *asked =
+        fad__alloc_region__unpack(NULL, frame->frame.message_length, frame->message);
+
+    ck_assert(asked && asked->has_device_uuid && asked->device_uuid.len == 16);
+    ck_assert_mem_eq(asked->device_uuid.data, fake_cuda_uuids[0], 16);
+    server->regions++;
+    fake_refuse(fd, frame, FA_RESOURCE_EXHAUSTED, "size", "no room");
+    fad__alloc_region__free_unpacked(asked, NULL);
 }
 
 static void serve(struct fake_daemon *fake, int fd, int round)
@@ -150,12 +168,15 @@ static void serve(struct fake_daemon *fake, int fd, int round)
     ck_assert_int_eq(round, 0);
     if (server->plain)
         fake_hello(fd);
-    else if (server->foreign)
-        fake_hello_as(fd, change_device, NULL);
+    else if (server->foreign || server->both)
+        fake_hello_as(fd, change_device, server);
     else
         fake_cuda_hello(fd);
     while (fake_read(fd, &frame)) {
-        forward(server, fd, &frame);
+        if (frame.frame.type == FA_FRAME_ALLOC_REGION)
+            refuse_region(server, fd, &frame);
+        else
+            forward(server, fd, &frame);
         fake_frame_release(&frame);
     }
 }
@@ -195,6 +216,26 @@ START_TEST(run_computes_in_device_memory)
     ck_assert_uint_eq(server.forwards, 1);
     ck_assert_uint_eq(server.allocations, 1);
     cli_expect_output(&output, "\"passed\":true");
+}
+END_TEST
+
+START_TEST(memory_is_on_a_device_that_both_have)
+{
+    struct server server = {.both = true};
+    struct test_output output = ON(&server, "run", SHAPE, "--transport", "ipc", "--check");
+
+    ck_assert_uint_eq(server.forwards, 1);
+    cli_expect_output(&output, "PASS");
+}
+END_TEST
+
+START_TEST(regions_are_on_the_same_device)
+{
+    struct server server = {.both = true};
+    struct test_output output = ON(&server, "run", SHAPE, "--transport", "q=ipc,k=region");
+
+    ck_assert_uint_eq(server.regions, 1);
+    cli_expect_error(&output, 1, "RESOURCE_EXHAUSTED: size: no room");
 }
 END_TEST
 
@@ -344,6 +385,8 @@ Suite *test_suite(void)
     tcase_set_timeout(tcase, TEST_CASE_SECONDS);
     tcase_add_checked_fixture(tcase, setup, cli_teardown);
     tcase_add_loop_test(tcase, run_computes_in_device_memory, 0, sizeof ways / sizeof ways[0]);
+    tcase_add_test(tcase, memory_is_on_a_device_that_both_have);
+    tcase_add_test(tcase, regions_are_on_the_same_device);
     tcase_add_test(tcase, run_says_how_tensors_travel);
     tcase_add_test(tcase, outputs_are_poisoned);
     tcase_add_test(tcase, load_computes_in_device_memory);

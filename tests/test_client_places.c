@@ -81,7 +81,7 @@ START_TEST(places)
     fake_start(&fake, places_script, NULL, 1);
     ck_assert_int_eq(fa_shared_create(&shared, SIZE), FA_OK);
     client = fake_open(&fake);
-    ck_assert_int_eq(fa_region_alloc(client, &writable, SIZE), FA_OK);
+    ck_assert_int_eq(fa_region_alloc(client, &writable, SIZE, NULL), FA_OK);
     ck_assert_int_eq(fa_region_register(client, &fixed, &shared, false), FA_OK);
     args->k = (struct fa_tensor){.data = shared.data, .shared = &shared};
     args->v = (struct fa_tensor){.region = fixed, .region_offset = SIZE - 120};
@@ -180,7 +180,7 @@ START_TEST(wrong_places)
     fake_start(&fake, nothing_script, NULL, 1);
     ck_assert_int_eq(fa_shared_create(&c.shared, SIZE), FA_OK);
     client = fake_open(&fake);
-    ck_assert_int_eq(fa_region_alloc(client, &c.writable, SIZE), FA_OK);
+    ck_assert_int_eq(fa_region_alloc(client, &c.writable, SIZE, NULL), FA_OK);
     ck_assert_int_eq(fa_region_register(client, &c.fixed, &c.shared, false), FA_OK);
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         struct fa_request *request;

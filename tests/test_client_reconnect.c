@@ -89,7 +89,7 @@ START_TEST(of_an_open_client)
     client = fake_open(&fake);
     ck_assert_uint_eq(fa_client_info(client)->connection, 100);
     ck_assert_uint_eq(fa_client_info(client)->device_count, 2);
-    ck_assert_int_eq(fa_region_alloc(client, &old, 64), FA_OK);
+    ck_assert_int_eq(fa_region_alloc(client, &old, 64, NULL), FA_OK);
     fake_small_submit(client, small, COUNT);
     ck_assert_int_eq(fa_ping(client), FA_OK);
     ck_assert_int_eq(fa_client_reconnect(client), FA_OK);
@@ -102,7 +102,7 @@ START_TEST(of_an_open_client)
         else
             fake_small_wait(client, &small[i], i == 1 ? FA_OK : FA_DISCONNECTED);
     }
-    ck_assert_int_eq(fa_region_alloc(client, &new, 64), FA_OK);
+    ck_assert_int_eq(fa_region_alloc(client, &new, 64, NULL), FA_OK);
     check_lost(client, old);
     fake_small_submit(client, &again, 1);
     fake_small_wait(client, &again, FA_OK);

@@ -37,7 +37,7 @@ START_TEST(refused_parts)
 
     fake_start(&fake, refusing_script, NULL, 1);
     client = fake_open(&fake);
-    ck_assert_int_eq(fa_region_alloc(client, &region, SIZE), FA_OK);
+    ck_assert_int_eq(fa_region_alloc(client, &region, SIZE, NULL), FA_OK);
     ck_assert_int_eq(fa_region_write(client, region, 0, data, SIZE), FA_RESOURCE_EXHAUSTED);
     ck_assert_str_eq(fa_last_error(client), "RESOURCE_EXHAUSTED: staged_bytes: full");
     ck_assert_int_eq(fa_region_read(client, region, 0, data, 9), FA_PROTOCOL_ERROR);
@@ -81,7 +81,7 @@ START_TEST(ended_parts)
         struct fa_client *client = fake_open(&fake);
         struct fa_region *region;
 
-        ck_assert_int_eq(fa_region_alloc(client, &region, SIZE), FA_OK);
+        ck_assert_int_eq(fa_region_alloc(client, &region, SIZE, NULL), FA_OK);
         if (round == SILENCE)
             fa_client_set_timeout(client, 50);
         ck_assert_int_eq(fa_region_read(client, region, 0, data, SIZE), expected[round]);
@@ -124,7 +124,7 @@ START_TEST(failed_making)
         struct fa_client *client = fake_open(&fake);
         struct fa_region *region = (struct fa_region *)(void *)client;
 
-        ck_assert_int_eq(fa_region_alloc(client, &region, 100),
+        ck_assert_int_eq(fa_region_alloc(client, &region, 100, NULL),
                          round == 0 ? FA_RESOURCE_EXHAUSTED : FA_PROTOCOL_ERROR);
         ck_assert_ptr_null(region);
         ck_assert_str_eq(fa_last_error_record(client)->field, fields[round]);

@@ -66,7 +66,7 @@ START_TEST(write_and_read)
         for (size_t i = 0; i < SIZE; i++)
             data[i] = (uint8_t)(i * 7 + i / 251);
         memset(back, 0xee, sizeof back);
-        ck_assert_int_eq(fa_region_alloc(client, &region, SIZE), FA_OK);
+        ck_assert_int_eq(fa_region_alloc(client, &region, SIZE, NULL), FA_OK);
         ck_assert_uint_eq(fa_region_size(region), SIZE);
         ck_assert_int_eq(fa_region_write(client, region, 1, data, SIZE - 2), FA_OK);
         ck_assert_int_eq(fa_region_read(client, region, 1, back + 1, SIZE - 2), FA_OK);
@@ -161,7 +161,7 @@ START_TEST(wrong_calls)
     fake_start(&fake, quiet_script, NULL, 1);
     ck_assert_int_eq(fa_client_open(&other, ""), FA_INVALID_ARGUMENT);
     client = fake_open(&fake);
-    ck_assert_int_eq(fa_region_alloc(client, &region, SIZE), FA_OK);
+    ck_assert_int_eq(fa_region_alloc(client, &region, SIZE, NULL), FA_OK);
     for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
         ck_assert_int_eq(fa_region_write(client, region, outside[i].offset, &byte, outside[i].size),
                          FA_INVALID_ARGUMENT);
@@ -178,10 +178,10 @@ START_TEST(wrong_calls)
     ck_assert_int_eq(fa_region_release(other, region), FA_INVALID_ARGUMENT);
     ck_assert_int_eq(fa_region_release(client, NULL), FA_OK);
     ck_assert_int_eq(fa_region_release(NULL, region), FA_INVALID_ARGUMENT);
-    ck_assert_int_eq(fa_region_alloc(client, &none, 0), FA_INVALID_ARGUMENT);
+    ck_assert_int_eq(fa_region_alloc(client, &none, 0, NULL), FA_INVALID_ARGUMENT);
     ck_assert_str_eq(fa_last_error_record(client)->field, "size");
-    ck_assert_int_eq(fa_region_alloc(client, NULL, 1), FA_INVALID_ARGUMENT);
-    ck_assert_int_eq(fa_region_alloc(NULL, &none, 1), FA_INVALID_ARGUMENT);
+    ck_assert_int_eq(fa_region_alloc(client, NULL, 1, NULL), FA_INVALID_ARGUMENT);
+    ck_assert_int_eq(fa_region_alloc(NULL, &none, 1, NULL), FA_INVALID_ARGUMENT);
     ck_assert_ptr_null(none);
     ck_assert_int_eq(fa_region_write(NULL, region, 0, &byte, 1), FA_INVALID_ARGUMENT);
     ck_assert_int_eq(fa_region_read(NULL, region, 0, &byte, 1), FA_INVALID_ARGUMENT);

@@ -268,7 +268,7 @@ START_TEST(libfa_connects_again)
 
     ck_assert_int_eq(fa_client_open(&client, wire_daemon()->socket), FA_OK);
     number = fa_client_info(client)->connection;
-    ck_assert_int_eq(fa_region_alloc(client, &old, 64), FA_OK);
+    ck_assert_int_eq(fa_region_alloc(client, &old, 64, NULL), FA_OK);
     ck_assert_int_eq(forward(client, old, 1), FA_OK);
     ck_assert_int_eq(forward(client, NULL, FAULTY_SCALE_LOSE), FA_DEVICE_LOST);
     ck_assert(test_on_cuda() || strstr(fa_last_error(client), loss_reason()));
@@ -279,7 +279,7 @@ START_TEST(libfa_connects_again)
     ck_assert_uint_gt(fa_client_info(client)->connection, number);
     ck_assert_int_eq(forward(client, old, 1), FA_REGION_LOST);
     ck_assert_int_eq(fa_region_release(client, old), FA_OK);
-    ck_assert_int_eq(fa_region_alloc(client, &new, 64), FA_OK);
+    ck_assert_int_eq(fa_region_alloc(client, &new, 64, NULL), FA_OK);
     ck_assert_int_eq(forward(client, new, 1), FA_OK);
     ck_assert_int_eq(fa_region_release(client, new), FA_OK);
     fa_client_close(client);

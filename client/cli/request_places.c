@@ -13,33 +13,40 @@ static enum fa_status told(enum fa_status status, const struct fa_client *client
     return status;
 }
 
-/* On the daemon's first device. */
-static enum fa_status alloc_device(void **out, const struct fa_info *info, uint64_t bytes,
-                                   struct fa_error *wrong)
+/* On the first of the daemon's devices that this process sees; *uuid is that one's. */
+static enum fa_status alloc_device(void **out, const uint8_t **uuid, const struct fa_info *info,
+                                   uint64_t bytes, struct fa_error *wrong)
 {
+    enum fa_status status = FA_NOT_FOUND;
+
     if (!fa_info_has_transport(info, "cuda-ipc") || info->device_count == 0)
         return fa_error_set(wrong, FA_IPC_REFUSED, NULL,
                             "--transport ipc: the daemon's backend is %s, which takes no CUDA IPC, "
                             "but: %s",
                             info->backend, info->transports);
-    return fa_cuda_alloc(out, bytes, info->devices[0].uuid, wrong);
+    for (size_t i = 0; i < info->device_count && status == FA_NOT_FOUND; i++) {
+        *uuid = info->devices[i].uuid;
+        status = fa_cuda_alloc(out, bytes, *uuid, wrong);
+    }
+    return status;
 }
 
 enum fa_status request_places_alloc(struct request_places *out,
                                     const struct request_tensors *tensors, struct fa_client *client,
                                     uint32_t count, struct fa_error *wrong)
 {
+    const uint8_t *uuid = NULL;
     enum fa_status status = FA_OK;
 
     /* This process has these tensors in memory of its own, so that their bytes are far below 2^52,
      * and count is at most some thousands: no overflow. */
     *out = (struct request_places){0};
-    if (tensors->region_bytes > 0)
-        status = told(fa_region_alloc(client, &out->region, tensors->region_bytes * count), client,
-                      wrong);
-    if (status == FA_OK && tensors->device_bytes > 0)
-        status = alloc_device(&out->device, fa_client_info(client), tensors->device_bytes * count,
-                              wrong);
+    if (tensors->device_bytes > 0)
+        status = alloc_device(&out->device, &uuid, fa_client_info(client),
+                              tensors->device_bytes * count, wrong);
+    if (status == FA_OK && tensors->region_bytes > 0)
+        status = told(fa_region_alloc(client, &out->region, tensors->region_bytes * count, uuid),
+                      client, wrong);
     return status;
 }
 
