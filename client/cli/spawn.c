@@ -1,5 +1,7 @@
 #include "client/cli/spawn.h"
 
+#include "client/cli/times.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -12,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define START_MS       30000 /* until it must answer; a device may take seconds to come up */
+#define START_S        60    /* until it must answer; devices may take seconds to come up */
 #define STOP_MS        10000 /* until SIGKILL follows SIGTERM */
 #define POLL_MS        2
 #define DIRECTORY_SIZE 128
@@ -202,20 +204,24 @@ static enum cli_exit fork_daemon(const char *program, bool quiet, const sigset_t
     return error->code;
 }
 
-/* Tries to connect until it succeeds, the daemon ends, or the time is up. */
+/* Tries to connect until it succeeds, the daemon ends, or the time is up. One that listens and does
+ * not answer yet (FA_TIMEOUT) is still starting. */
 static enum cli_exit await(struct fa_client **out, const char *program, struct cli_error *error)
 {
-    for (int waited = 0; waited < START_MS; waited += POLL_MS) {
+    const double until_us = cli_now_us() + START_S * 1e6;
+
+    while (cli_now_us() < until_us) {
         enum fa_status got = fa_client_open(out, spawned.socket);
+        const bool starts = got == FA_UNAVAILABLE || got == FA_TIMEOUT;
         siginfo_t ended = {0};
 
         if (got == FA_OK)
             return CLI_OK;
-        if (got != FA_UNAVAILABLE)
+        if (!starts)
             cli_fail(error, CLI_NO_DAEMON, "--spawn: %s: %s", program, fa_last_error(*out));
         fa_client_close(*out);
         *out = NULL;
-        if (got != FA_UNAVAILABLE)
+        if (!starts)
             return error->code;
         /* Left for stop() to reap, so that the pid stays its own. */
         if (waitid(P_PID, (id_t)spawned.pid, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -226,7 +232,7 @@ static enum cli_exit await(struct fa_client **out, const char *program, struct c
         nap();
     }
     return cli_fail(error, CLI_NO_DAEMON, "--spawn: %s does not answer after %d s", program,
-                    START_MS / 1000);
+                    START_S);
 }
 
 /* Stops what runs, removes what is there, and gives the signals back. Its wait status, or 0. */
