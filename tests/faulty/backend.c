@@ -25,6 +25,7 @@ static struct {
     STAILQ_HEAD(stuck, fad_op) stuck; /* nobody has them until the device is lost */
     struct fad_op own;
     bool lost, hung;
+    bool terminates; /* a SIGTERM is to come with the loss */
 } faulty;
 
 /* --- Calls ----------------------------------------------------------------------------------- */
@@ -45,6 +46,14 @@ static struct call *find(const struct fad_op *op)
     abort();
 }
 
+/* The loss is there for the daemon to see. */
+static void terminate(void)
+{
+    if (faulty.terminates)
+        kill(getpid(), SIGTERM);
+    faulty.terminates = false;
+}
+
 static void on_done(struct fad_op *op)
 {
     struct call *call = find(op);
@@ -56,6 +65,8 @@ static void on_done(struct fad_op *op)
         return;
     if (faulty.lost)
         feign(op);
+    if (op->status == -EIO)
+        terminate();
     op->done(op);
 }
 
@@ -154,8 +165,7 @@ static int launch_range(struct fad_backend *backend, struct fad_range_op *range)
     (void)backend;
     if (faulty.lost)
         return -EIO;
-    if (wanted && scale == FAULTY_SCALE_TERM)
-        kill(getpid(), SIGTERM);
+    faulty.terminates |= scale == FAULTY_SCALE_TERM;
     if (wanted && hurts)
         faulty_hurt_cuda(range);
     if (wanted && !hurts) {
@@ -163,6 +173,7 @@ static int launch_range(struct fad_backend *backend, struct fad_range_op *range)
         faulty.hung = scale == FAULTY_SCALE_HANG;
         fad_completions_push(faulty.base.completions, &range->op);
         lose();
+        terminate();
         return 0;
     }
     watch(&range->op);
