@@ -70,7 +70,6 @@ static int give_engine(struct cuda_backend *backend, struct fad_copy *copy)
     struct cuda_fence *fence;
     int status;
 
-    (void)cuda_use(device);
     if ((status = cuda_fence_new(device, &fence)) != 0)
         return status;
     status = cuda_status(

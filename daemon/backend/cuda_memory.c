@@ -119,48 +119,93 @@ void cuda_host_free(struct fad_backend *base, void *memory, size_t size)
 
 /* --- Regions --------------------------------------------------------------------------------- */
 
+/* More than this is allocated by the device's worker: where the pool must grow for it, that takes
+ * longer than the loop is to stand still. Launches beside it are not held up. */
+#define LOOP_ALLOC_MAX ((uint64_t)64 << 20)
+
+/* An allocation in the order of the memory stream of the device, which is the thread's current one.
+ * Any thread. 0 or a status. */
+static int alloc_owned(struct cuda_device *device, struct fad_region *region)
+{
+    const struct fad_region_source *source = &region->source;
+    cudaStream_t stream = device->memory.stream;
+    int status = cuda_status(
+        device, cudaMallocFromPoolAsync(&region->base, source->size, device->pool, stream),
+        "device memory");
+
+    if (status == 0 && !source->uncleared) {
+        status = cuda_status(device, cudaMemsetAsync(region->base, 0, source->size, stream),
+                             "clearing device memory");
+        if (status != 0)
+            (void)cudaFreeAsync(region->base, stream);
+    }
+    if (status == 0)
+        region->size = source->size;
+    return status;
+}
+
+static void unuse(struct cuda_device *device, uint64_t size)
+{
+    __atomic_sub_fetch(&device->used_bytes, size, __ATOMIC_RELAXED);
+}
+
+static bool run_alloc(struct fad_op *op, void *scratch)
+{
+    struct fad_region *region = op->subject;
+    struct cuda_device *device = region->base;
+
+    (void)scratch;
+    (void)cuda_use(device);
+    op->status = alloc_owned(device, region);
+    if (op->status == 0)
+        op->status = cuda_status(device, cudaStreamSynchronize(device->memory.stream),
+                                 "waiting for device memory");
+    if (op->status != 0)
+        unuse(device, region->source.size);
+    return false;
+}
+
 static void on_allocated(struct cuda_backend *backend, struct cuda_fence *fence, int status)
 {
-    struct fad_op *op = fence->subject;
-
-    cuda_complete(backend, op, status, NULL);
+    cuda_complete(backend, fence->subject, status, NULL);
 }
 
 /* The memory is anyone's to use when the allocation's turn on its stream has come. */
-static int open_owned(struct cuda_device *device, struct fad_region *region, struct fad_op *op)
+static int alloc_at_once(struct cuda_device *device, struct fad_region *region, struct fad_op *op)
 {
-    const struct fad_region_source *source = &region->source;
     struct cuda_fence *fence;
-    cudaStream_t stream = device->memory.stream;
-    int status;
+    int status = cuda_fence_new(device, &fence);
 
-    (void)cuda_use(device);
-    if ((status = cuda_fence_new(device, &fence)) != 0)
+    if (status != 0)
         return status;
-    status = cuda_status(device,
-                         cudaMallocFromPoolAsync(&region->base, source->size, device->pool, stream),
-                         "device memory");
+    status = alloc_owned(device, region);
     if (status != 0) {
         cuda_fence_drop(device, fence);
         return status;
     }
-    if (!source->uncleared)
-        status = cuda_status(device, cudaMemsetAsync(region->base, 0, source->size, stream),
-                             "clearing device memory");
     fence->reached = on_allocated;
     fence->subject = op;
-    if (status != 0)
-        cuda_fence_drop(device, fence);
-    else
-        status = cuda_fence_put(&device->memory, fence, 0);
-    if (status != 0) {
-        (void)cudaFreeAsync(region->base, stream);
-        return status;
-    }
-    region->size = source->size;
-    device->used_bytes += region->size;
+    return cuda_fence_put(&device->memory, fence, 0);
+}
+
+static int open_owned(struct cuda_device *device, struct fad_region *region, struct fad_op *op)
+{
+    const uint64_t size = region->source.size;
+    int status;
+
+    __atomic_add_fetch(&device->used_bytes, size, __ATOMIC_RELAXED);
     device->unused_ns = 0;
-    return 0;
+    device->may_trim = true;
+    if (size > LOOP_ALLOC_MAX) {
+        region->base = device; /* for the worker to find */
+        fad_op_prepare(op, run_alloc, region);
+        fad_worker_give(&device->worker, op);
+        return 0;
+    }
+    status = alloc_at_once(device, region, op);
+    if (status != 0)
+        unuse(device, size);
+    return status;
 }
 
 static void close_owned(struct cuda_device *device, struct fad_region *region, struct fad_op *op)
@@ -170,9 +215,7 @@ static void close_owned(struct cuda_device *device, struct fad_region *region, s
         (void)cuda_status(device, cudaFreeAsync(region->base, device->memory.stream),
                           "giving device memory back");
     }
-    device->used_bytes -= region->size;
-    if (device->used_bytes == 0)
-        device->unused_ns = uv_hrtime();
+    unuse(device, region->size);
     cuda_complete(device->backend, op, 0, NULL);
 }
 
@@ -235,11 +278,14 @@ static bool run_trim(struct fad_op *op, void *scratch)
 
 void cuda_memory_tick(struct cuda_device *device, uint64_t now_ns)
 {
-    if (device->used_bytes > 0 || device->unused_ns == 0 ||
-        now_ns < device->unused_ns + POOL_IDLE_NS ||
+    if (!device->may_trim || __atomic_load_n(&device->used_bytes, __ATOMIC_RELAXED) > 0)
+        return;
+    if (device->unused_ns == 0)
+        device->unused_ns = now_ns;
+    if (now_ns < device->unused_ns + POOL_IDLE_NS ||
         __atomic_exchange_n(&device->trimming, true, __ATOMIC_ACQ_REL))
         return;
-    device->unused_ns = 0;
+    device->may_trim = false;
     fad_op_prepare(&device->trim, run_trim, device); /* done stays NULL: nobody waits for it */
     fad_worker_give(&device->worker, &device->trim);
 }

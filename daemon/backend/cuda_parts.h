@@ -49,6 +49,7 @@ struct cuda_queue {
     struct cuda_device *device;
     cudaStream_t stream;
     struct cuda_fences fences; /* in the order of the stream */
+    uint64_t ended_ns;         /* the ranges': when the last one ended that is known to have */
 };
 
 TAILQ_HEAD(cuda_queues, cuda_queue);
@@ -68,8 +69,8 @@ struct cuda_waiter {
 /* Makes device the calling thread's current one. Any thread. */
 cudaError_t cuda_use(const struct cuda_device *device);
 
-/* A fence of the device's without events recorded. 0 or a status as of cuda_status. cuda_fence_drop
- * gives it back unused. */
+/* A fence of the device's without events recorded; the device is then the thread's current one. 0
+ * or a status as of cuda_status. cuda_fence_drop gives it back unused. */
 int cuda_fence_new(struct cuda_device *device, struct cuda_fence **out);
 void cuda_fence_drop(struct cuda_device *device, struct cuda_fence *fence);
 
@@ -209,7 +210,7 @@ int cuda_launch_range(struct fad_backend *backend, struct fad_range_op *range);
 /* --- cuda_devices.c -------------------------------------------------------------------------- */
 
 /* Device memory that a pool has from the start and never gives back: allocating what is there takes
- * a microsecond, else a quarter of a millisecond for 64 MiB, and 4 to 10 ms for some GiB. */
+ * a microsecond, else the pool grows, by some 1.5 ms a GiB. */
 #define CUDA_POOL_KEPT ((size_t)256 << 20)
 
 struct cuda_device {
@@ -222,8 +223,9 @@ struct cuda_device {
     uint32_t stream_count;
     struct fad_worker worker; /* what may take long: handles, trimming the pool */
     bool worker_started;
-    uint64_t used_bytes; /* OWNED regions */
-    uint64_t unused_ns;  /* since when that is 0; 0: the pool was trimmed since, or it is not 0 */
+    uint64_t used_bytes; /* atomic: OWNED regions */
+    uint64_t unused_ns;  /* when a tick first found it 0; 0: none has since it was not */
+    bool may_trim;       /* the pool may have grown since it was last trimmed */
     struct fad_op trim;
     bool trimming; /* atomic */
     struct cuda_handles handles;

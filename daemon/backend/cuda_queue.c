@@ -70,6 +70,7 @@ int cuda_fence_new(struct cuda_device *device, struct cuda_fence **out)
     struct cuda_fence *fence = TAILQ_FIRST(&device->spare);
     cudaError_t error;
 
+    (void)cuda_use(device);
     *out = fence;
     if (fence) {
         TAILQ_REMOVE(&device->spare, fence, link);

@@ -3,15 +3,33 @@
 #include <assert.h>
 #include <errno.h>
 
+/* How long the range took the device's clock tells. That is put where the range began by ours: when
+ * it was launched (as op.started_ns says so far), or when its stream was done with the one before.
+ * What is seen of its end is some wake-up later. */
+static void set_times(struct cuda_queue *queue, const struct cuda_fence *fence, struct fad_op *op)
+{
+    const uint64_t now = uv_hrtime();
+    float milliseconds = 0;
+    uint64_t took_ns;
+
+    if (cudaEventElapsedTime(&milliseconds, fence->begin, fence->end) != cudaSuccess)
+        milliseconds = 0;
+    took_ns = (uint64_t)(milliseconds * 1e6);
+    if (op->started_ns < queue->ended_ns)
+        op->started_ns = queue->ended_ns;
+    if (op->started_ns + took_ns > now)
+        op->started_ns = now - took_ns;
+    op->finished_ns = queue->ended_ns = op->started_ns + took_ns;
+}
+
 static void on_reached(struct cuda_backend *backend, struct cuda_fence *fence, int status)
 {
     struct fad_range_op *range = fence->subject;
-    float milliseconds = 0;
+    struct cuda_queue *queue = &backend->parts[range->device].streams[range->stream];
 
-    range->op.finished_ns = uv_hrtime();
-    if (status == 0 && cudaEventElapsedTime(&milliseconds, fence->begin, fence->end) != cudaSuccess)
-        milliseconds = 0;
-    range->op.started_ns = range->op.finished_ns - (uint64_t)(milliseconds * 1e6);
+    range->op.finished_ns = range->op.started_ns;
+    if (status == 0)
+        set_times(queue, fence, &range->op);
     cuda_complete(backend, &range->op, status != 0 ? status : range->op.status, range->op.text);
 }
 
@@ -48,7 +66,6 @@ int cuda_launch_range(struct fad_backend *base, struct fad_range_op *range)
     assert(range->device < base->device_count && range->stream < device->stream_count);
     if (cuda_is_lost(backend))
         return -EIO;
-    (void)cuda_use(device);
     if ((status = cuda_fence_new(device, &fence)) != 0)
         return status;
     fence->reached = on_reached;
@@ -58,6 +75,7 @@ int cuda_launch_range(struct fad_backend *base, struct fad_range_op *range)
         cuda_fence_drop(device, fence);
         return status;
     }
+    range->op.started_ns = uv_hrtime();
     range->op.text = NULL;
     range->op.status = launch(device, range, queue->stream);
     /* Some of it may have been launched: what failed ends when that has. */
