@@ -283,8 +283,13 @@ static int served_beside_copies(int fd, int other, const struct wire_region *reg
     wire_send_bytes(fd, &bytes);
     for (; !wire_has_news(fd); served++)
         wire_forward_run(other, &f, 5);
-    for (uint64_t id = 10; id < 12; id++)
-        wire_expect(fd, id, FA_OK, "");
+    for (int i = 0; i < 2; i++) { /* of two alike either is the first */
+        struct wire_reply reply;
+
+        wire_receive(fd, &reply);
+        ck_assert_int_eq(reply.message->status, FAD__STATUS__OK);
+        wire_release(&reply);
+    }
     wire_forward_free(&f);
     return served;
 }

@@ -291,34 +291,40 @@ static void show_log(const struct test_daemon *daemon)
     free(log);
 }
 
-static bool answers(const char *path)
+/* Whether it serves: it then closes a connection on which nothing will come. The socket alone may
+ * be there long before, while a GPU is made ready. */
+static bool serves(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const struct timeval patience = {.tv_sec = 1};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool connected;
+    bool closed;
+    char byte;
 
     ck_assert_int_ge(fd, 0);
     ck_assert_uint_lt(strlen(path), sizeof address.sun_path);
     memcpy(address.sun_path, path, strlen(path) + 1);
-    connected = connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
+    closed = connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+             shutdown(fd, SHUT_WR) == 0 && recv(fd, &byte, 1, 0) == 0;
     close(fd);
-    return connected;
+    return closed;
 }
 
 static void await_daemon(struct test_daemon *daemon)
 {
     long long deadline = test_now_ms() + TEST_PROGRAM_SECONDS * 1000LL;
 
-    while (!answers(daemon->socket)) {
+    while (!serves(daemon->socket)) {
         int status;
 
         if (waitpid(daemon->pid, &status, WNOHANG) == daemon->pid) {
             show_log(daemon);
-            ck_abort_msg("the daemon ended with %d before it listened", code_of(status));
+            ck_abort_msg("the daemon ended with %d before it served", code_of(status));
         }
         if (test_now_ms() > deadline) {
             show_log(daemon);
-            ck_abort_msg("the daemon does not listen after %d s", TEST_PROGRAM_SECONDS);
+            ck_abort_msg("the daemon does not serve after %d s", TEST_PROGRAM_SECONDS);
         }
         test_sleep_ms(2);
     }
