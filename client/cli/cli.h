@@ -47,7 +47,8 @@ struct cli_field {
  * with *error filled, or with an empty text when the results already tell all. */
 struct cli_command {
     const char *name;
-    const char *title; /* one line for the list of commands */
+    const char *title;    /* one line for the list of commands */
+    const char *operands; /* the words before the options, for its help; NULL: it takes none */
     const struct cli_option *options;
     size_t option_count;
     const char *notes; /* printed below the options by its help; NULL: none */
@@ -61,6 +62,7 @@ extern const struct cli_command cli_info_command;
 extern const struct cli_command cli_ping_command;
 extern const struct cli_command cli_stats_command;
 extern const struct cli_command cli_load_command;
+extern const struct cli_command cli_bench_command;
 extern const struct cli_command cli_doctor_command;
 
 #endif

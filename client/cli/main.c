@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct cli_command *const commands[] = {&cli_run_command,   &cli_info_command,
-                                                     &cli_ping_command,  &cli_load_command,
-                                                     &cli_stats_command, &cli_doctor_command};
+static const struct cli_command *const commands[] = {
+    &cli_run_command,   &cli_info_command,  &cli_ping_command,  &cli_load_command,
+    &cli_bench_command, &cli_stats_command, &cli_doctor_command};
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 
 static const struct cli_command *find(const char *name)

@@ -181,9 +181,11 @@ enum cli_exit cli_parse(const struct cli_command *command, int argc, char **argv
         *given |= UINT32_C(1) << (got - 1);
     }
     if (optind < argc)
-        return cli_fail(error, CLI_USAGE,
-                        "'%s': %s takes options only; `fa-cli help %s` lists them", argv[optind],
-                        command->name, command->name);
+        return cli_fail(
+            error, CLI_USAGE,
+            command->operands ? "'%s': %s takes %s first, and then options only"
+                              : "'%s': %s takes options only; `fa-cli help %s` lists them",
+            argv[optind], command->name, command->operands ? command->operands : command->name);
     return CLI_OK;
 }
 
@@ -219,7 +221,8 @@ static void print_fields(const struct cli_command *command, FILE *out)
 
 void cli_print_help(const struct cli_command *command, FILE *out)
 {
-    fprintf(out, "usage: fa-cli %s [option ...]\n\n%s.\n\noptions:\n", command->name,
+    fprintf(out, "usage: fa-cli %s%s%s [option ...]\n\n%s.\n\noptions:\n", command->name,
+            command->operands ? " " : "", command->operands ? command->operands : "",
             command->title);
     for (size_t i = 0; i < command->option_count; i++) {
         const struct cli_option *option = &command->options[i];

@@ -1,4 +1,4 @@
-/* request.h: the forward pass that `fa-cli run` and `fa-cli load` ask for: its options, its
+/* request.h: the forward pass that `fa-cli run`, `load` and `bench` ask for: its options, its
  * tensors, the check of its result, and what of it is printed. */
 #ifndef CLI_REQUEST_H
 #define CLI_REQUEST_H
@@ -221,8 +221,20 @@ bool request_may_be_rounding(const struct request_check *check);
     "float32 itself loses about 6e-8 times the largest logit: compare " \
     "with --version v0"
 
-/* Compares o and lse with the reference on all CPUs. Over 2e12 FLOP only up to 64 rows of each
- * (batch, head): the first, the last, and the neighbours of multiples of 64. */
+/* What a pass came to, packed as in request_tensors; lse NULL: not wanted. */
+struct request_output {
+    const float *o;
+    const float *lse;
+};
+
+/* Compares count outputs of passes with the tensors' inputs to the reference, which is computed
+ * once, on all CPUs. Over 2e12 FLOP only up to 64 rows of each (batch, head): the first, the last,
+ * and the neighbours of multiples of 64. */
+enum cli_exit request_check_outputs(const struct request_tensors *tensors,
+                                    const struct request_output *outputs, size_t count,
+                                    struct request_check *out, struct cli_error *error);
+
+/* The same of the tensors' own o and lse. */
 enum cli_exit request_check(const struct request_tensors *tensors, struct request_check *out,
                             struct cli_error *error);
 
@@ -241,6 +253,9 @@ bool request_add_json(cJSON *object, const struct request_options *options,
     {                                                                                          \
         "seed", "of the random input; null when it is from files"                              \
     }
+
+/* FLOP a second over the kernel's time, in 10^12. NaN when no time was measured. */
+double request_tflops(const struct fa_problem *problem, double kernel_us);
 
 /* The lines "ran" (with "redirect" where one happened) and "shape". */
 void request_print_what(const struct request_options *options, const struct fa_problem *problem,

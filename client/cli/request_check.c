@@ -12,6 +12,8 @@
 
 struct checking {
     const struct request_tensors *tensors;
+    const struct request_output *outputs;
+    size_t output_count;
     uint64_t head_rows; /* q_len */
     uint64_t task_rows; /* all rows: how many a task takes */
     uint64_t total;     /* rows of the problem */
@@ -19,8 +21,9 @@ struct checking {
     uint32_t samples[SAMPLES]; /* ascending, when sampled: a task is one head */
     unsigned sample_count;
     uint64_t tasks;
-    struct fa_deviation *deviations; /* one a task, so that their sum has one order */
-    uint64_t *rows;                  /* compared by each task */
+    /* Of each task one for each output, so that their sums have one order. */
+    struct fa_deviation *deviations;
+    uint64_t *rows; /* compared by each task */
     atomic_bool out_of_memory;
     struct cli_progress progress;
 };
@@ -57,23 +60,32 @@ static void choose_samples(struct checking *checking, uint32_t rows)
     checking->sample_count = unique;
 }
 
-/* Compares consecutive rows of the problem. */
+/* Compares consecutive rows of the problem, which are the reference's first count. */
+static void compare_output(const struct request_output *output, const struct fa_problem *problem,
+                           struct fa_range rows, const double *o_reference,
+                           const double *lse_reference, struct fa_deviation *deviation)
+{
+    const float *lse = output->lse;
+
+    fa_deviation_add(deviation, output->o + rows.first * problem->head_dim, problem->head_dim,
+                     lse ? lse + rows.first : NULL, 1, o_reference, lse ? lse_reference : NULL,
+                     rows.count, problem->head_dim);
+}
+
 static void compare(struct checking *checking, uint64_t task, struct fa_range rows)
 {
     const struct request_tensors *tensors = checking->tensors;
     const struct fa_problem *problem = &tensors->problem;
     const struct fa_tensors given = {tensors->data[REQUEST_Q], tensors->data[REQUEST_K],
                                      tensors->data[REQUEST_V], NULL, NULL};
-    const float *lse = tensors->data[REQUEST_LSE];
     double *o_reference = calloc(rows.count, problem->head_dim * sizeof *o_reference);
     double *lse_reference = calloc(rows.count, sizeof *lse_reference);
 
     if (o_reference && lse_reference &&
         fa_reference(problem, &given, rows, o_reference, lse_reference))
-        fa_deviation_add(&checking->deviations[task],
-                         tensors->data[REQUEST_O] + rows.first * problem->head_dim,
-                         problem->head_dim, lse ? lse + rows.first : NULL, 1, o_reference,
-                         lse ? lse_reference : NULL, rows.count, problem->head_dim);
+        for (size_t i = 0; i < checking->output_count; i++)
+            compare_output(&checking->outputs[i], problem, rows, o_reference, lse_reference,
+                           &checking->deviations[task * checking->output_count + i]);
     else
         atomic_store(&checking->out_of_memory, true);
     checking->rows[task] += rows.count;
@@ -105,13 +117,14 @@ static double worse(double a, double b)
     return isnan(a) || a > b ? a : b;
 }
 
-static void sum_up(const struct checking *checking, struct request_check *out)
+static void sum_up(const struct checking *checking, size_t output, struct request_check *out)
 {
     struct fa_deviation sum = {0};
 
     *out = (struct request_check){.total = checking->total};
     for (uint64_t i = 0; i < checking->tasks; i++) {
-        const struct fa_deviation *part = &checking->deviations[i];
+        const struct fa_deviation *part =
+            &checking->deviations[i * checking->output_count + output];
 
         sum.difference_square += part->difference_square;
         sum.reference_square += part->reference_square;
@@ -131,12 +144,15 @@ bool request_may_be_rounding(const struct request_check *check)
     return !check->passed && isfinite(check->max_row) && isfinite(check->max_lse);
 }
 
-enum cli_exit request_check(const struct request_tensors *tensors, struct request_check *out,
-                            struct cli_error *error)
+enum cli_exit request_check_outputs(const struct request_tensors *tensors,
+                                    const struct request_output *outputs, size_t count,
+                                    struct request_check *out, struct cli_error *error)
 {
     const struct fa_problem *problem = &tensors->problem;
     const uint64_t heads = (uint64_t)problem->batch * problem->heads;
     struct checking checking = {.tensors = tensors,
+                                .outputs = outputs,
+                                .output_count = count,
                                 .head_rows = problem->q_len,
                                 .total = heads * problem->q_len,
                                 .sampled = fa_problem_flops(problem) > ALL_ROWS_FLOPS &&
@@ -152,7 +168,7 @@ enum cli_exit request_check(const struct request_tensors *tensors, struct reques
             checking.task_rows = TASK_ROWS;
         checking.tasks = (checking.total + checking.task_rows - 1) / checking.task_rows;
     }
-    checking.deviations = calloc(checking.tasks + 1, sizeof *checking.deviations);
+    checking.deviations = calloc((checking.tasks + 1) * count, sizeof *checking.deviations);
     checking.rows = calloc(checking.tasks + 1, sizeof *checking.rows);
     complete = checking.deviations && checking.rows;
     if (complete) {
@@ -160,11 +176,20 @@ enum cli_exit request_check(const struct request_tensors *tensors, struct reques
         cli_parallel(check_task, &checking, checking.tasks);
         cli_progress_end(&checking.progress);
         complete = !atomic_load(&checking.out_of_memory);
-        sum_up(&checking, out);
+        for (size_t i = 0; i < count; i++)
+            sum_up(&checking, i, &out[i]);
     }
     free(checking.deviations);
     free(checking.rows);
     if (!complete)
         return cli_fail(error, CLI_FAILED, "no memory for the float64 reference");
     return CLI_OK;
+}
+
+enum cli_exit request_check(const struct request_tensors *tensors, struct request_check *out,
+                            struct cli_error *error)
+{
+    const struct request_output output = {tensors->data[REQUEST_O], tensors->data[REQUEST_LSE]};
+
+    return request_check_outputs(tensors, &output, 1, out, error);
 }

@@ -2,6 +2,7 @@
 #include "client/cli/json.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,6 +28,11 @@ bool request_add_json(cJSON *object, const struct request_options *options,
                                  : cli_json_text(object, "deadline_us", NULL)) &&
            (random ? cli_json_integer(object, "seed", options->seed)
                    : cli_json_text(object, "seed", NULL));
+}
+
+double request_tflops(const struct fa_problem *problem, double kernel_us)
+{
+    return kernel_us > 0 ? (double)fa_problem_flops(problem) / (kernel_us * 1e6) : NAN;
 }
 
 void request_print_what(const struct request_options *options, const struct fa_problem *problem,

@@ -41,9 +41,6 @@ struct run_context {
     const char *backend;
 };
 
-/* FLOP a second over the kernel's time, in 10^12. NaN when no time was measured. */
-double run_tflops(const struct fa_problem *problem, uint64_t kernel_us);
-
 /* One JSON object on a line. */
 enum cli_exit run_print_json(const struct run_context *context, const struct run_pass *pass,
                              struct cli_error *error);

@@ -7,13 +7,6 @@
 #include <math.h>
 #include <stdio.h>
 
-double run_tflops(const struct fa_problem *problem, uint64_t kernel_us)
-{
-    if (kernel_us == 0)
-        return NAN;
-    return (double)fa_problem_flops(problem) / ((double)kernel_us * 1e6);
-}
-
 /* --- JSON ------------------------------------------------------------------------------------ */
 
 /* What ran, and how long. */
@@ -28,7 +21,7 @@ static bool add_result(cJSON *object, const struct run_context *context,
         built = cli_json_integer(object, cli_phases[i].field, phases[i]);
     return built && cli_json_us(object, "client_us", pass->client_us) &&
            cli_json_real(object, "tflops",
-                         run_tflops(&context->tensors->problem, phases[CLI_KERNEL]));
+                         request_tflops(&context->tensors->problem, (double)phases[CLI_KERNEL]));
 }
 
 static bool add_check(cJSON *object, const struct run_pass *pass)
@@ -87,9 +80,9 @@ void run_print_what(const struct run_context *context, const struct run_pass *pa
         printf("input     random, seed %" PRIu64 ", sent %s\n", options->seed, transport);
 }
 
-static void print_speed(const struct fa_problem *problem, uint64_t kernel_us)
+static void print_speed(const struct fa_problem *problem, double kernel_us)
 {
-    double tflops = run_tflops(problem, kernel_us);
+    double tflops = request_tflops(problem, kernel_us);
 
     if (isfinite(tflops))
         printf("speed     %.4g TFLOP/s in the kernel (%.4g GFLOP)\n", tflops,
@@ -104,7 +97,7 @@ void run_print_times(const struct run_context *context, const struct run_pass *p
            " us; total %" PRIu64 " us in the daemon, %.0f us round trip\n",
            result->queue_us, result->transfer_us, result->kernel_us, result->total_us,
            pass->client_us);
-    print_speed(&context->tensors->problem, result->kernel_us);
+    print_speed(&context->tensors->problem, (double)result->kernel_us);
 }
 
 void run_print_check(const struct request_check *check)
@@ -138,5 +131,5 @@ void run_print_spread(const struct run_context *context, double *times[RUN_TIMES
         if (i == CLI_KERNEL)
             kernel_p50 = spread.p50;
     }
-    print_speed(&context->tensors->problem, (uint64_t)kernel_p50);
+    print_speed(&context->tensors->problem, kernel_p50);
 }

@@ -33,15 +33,20 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+void cli_sort(double *values, size_t count)
+{
+    qsort(values, count, sizeof *values, ascending);
+}
+
 /* The smallest value that at least percent of them do not exceed. */
-static double rank(const double *sorted, size_t count, size_t percent)
+double cli_percentile(const double *sorted, size_t count, size_t percent)
 {
     return sorted[(count * percent + 99) / 100 - 1];
 }
 
 struct cli_spread cli_spread_of(double *values, size_t count)
 {
-    qsort(values, count, sizeof *values, ascending);
-    return (struct cli_spread){values[0], rank(values, count, 50), rank(values, count, 99),
-                               values[count - 1]};
+    cli_sort(values, count);
+    return (struct cli_spread){values[0], cli_percentile(values, count, 50),
+                               cli_percentile(values, count, 99), values[count - 1]};
 }

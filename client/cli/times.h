@@ -23,11 +23,17 @@ extern const struct cli_phase cli_phases[CLI_PHASES];
 
 void cli_phases_of(const struct fa_forward_result *result, uint64_t out[CLI_PHASES]);
 
+/* Ascending. */
+void cli_sort(double *values, size_t count);
+
+/* By nearest rank, of ascending values: one of them. count > 0. */
+double cli_percentile(const double *sorted, size_t count, size_t percent);
+
 struct cli_spread {
     double min, p50, p99, max;
 };
 
-/* Sorts values. Percentiles by nearest rank: each is one of the values. count > 0. */
+/* Sorts values. Percentiles as of cli_percentile. count > 0. */
 struct cli_spread cli_spread_of(double *values, size_t count);
 
 #endif

@@ -63,6 +63,9 @@ static bool play(struct script *script, int fd, const struct fake_frame *frame)
     case LIES:
         o[3] = -0.0f;
         break;
+    case ERRS:
+        o[3] = 1;
+        break;
     case STALLS:
         test_sleep_ms(script->stall_ms);
         break;

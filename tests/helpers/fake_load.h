@@ -1,4 +1,5 @@
-/* fake_load.h: fa-cli load on a fake daemon that refuses, stalls, answers wrongly or goes away. */
+/* fake_load.h: fa-cli load, and bench, on a fake daemon that refuses, stalls, answers wrongly or
+ * goes away. */
 #ifndef TEST_FAKE_LOAD_H
 #define TEST_FAKE_LOAD_H
 
@@ -11,7 +12,17 @@
 /* A row without keys: o = 0 is right, whatever q is. One connection, one request at a time. */
 #define SHAPE "--shape", "1,1,1,8", "--kv-len", "0"
 
-enum fault { REFUSES, CLOSES, SHUTS_DOWN, IS_SILENT, INTERRUPTS, INTERRUPTS_TWICE, LIES, STALLS };
+enum fault {
+    REFUSES,
+    CLOSES,
+    SHUTS_DOWN,
+    IS_SILENT,
+    INTERRUPTS,
+    INTERRUPTS_TWICE,
+    LIES,
+    ERRS,
+    STALLS
+};
 
 struct script {
     enum fault fault;
@@ -24,7 +35,8 @@ struct script {
     int forwards, faults;
 };
 
-/* Runs the count words of argv, and --socket, on such a daemon. */
+/* LIES: with other bits; ERRS: with another value. Runs the count words of argv, and --socket, on
+ * such a daemon. */
 struct test_output load_on(struct script *script, const char *const argv[], size_t count);
 
 #define LOAD_ON(script, ...)                                                                   \

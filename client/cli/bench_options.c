@@ -1,0 +1,121 @@
+#include "client/cli/bench.h"
+
+#include <string.h>
+
+#define AT(field) offsetof(struct bench_options, field)
+
+static const char *parse_lengths(const char *text, void *value)
+{
+    struct bench_lengths lengths = {0};
+
+    for (;; text++) {
+        size_t length = strcspn(text, ",");
+        uint64_t number;
+
+        if (lengths.count == BENCH_LENGTHS_MAX ||
+            !cli_parse_number(text, length, INT32_MAX, &number) || number == 0)
+            return "must be up to 32 whole numbers over 0, as in 512,1024,2048";
+        lengths.of[lengths.count++] = (uint32_t)number;
+        text += length;
+        if (!*text)
+            break;
+    }
+    *(struct bench_lengths *)value = lengths;
+    return NULL;
+}
+
+enum { KV_LEN, KV_HEADS }; /* the first rows */
+
+static const struct cli_option options[] = {
+    [KV_LEN] = {"kv-len", "N", NULL, "keys a head (default: as many as query rows)",
+                cli_parse_extent, AT(request.kv_len)},
+    [KV_HEADS] = {"kv-heads", "G", NULL, "heads of k and v; divides H (default: H)",
+                  cli_parse_extent, AT(request.kv_heads)},
+    {"batch-size", "B", "4", "batch", cli_parse_count, AT(request.shape.batch)},
+    {"num-heads", "H", "12", "heads", cli_parse_count, AT(request.shape.heads)},
+    {"head-dim", "D", "64", "head dimension", cli_parse_count, AT(request.shape.dim)},
+    {"seq-lens", "LIST", "512,1024,2048", "query rows, one configuration each", parse_lengths,
+     AT(lengths)},
+    {"mask", "NAME", "none", "none, causal-bottom-right or causal-top-left", request_parse_mask,
+     AT(request.mask)},
+    {"warmup", "N", "25", "passes of each before those that are timed", cli_parse_extent,
+     AT(warmup)},
+    {"repetitions", "N", "100", "passes of each that are timed", cli_parse_count, AT(repetitions)},
+    {"transport", "LIST", "region",
+     "how tensors travel, as of run; by region or ipc nothing is copied with a pass",
+     request_parse_ways, AT(request.ways)},
+    {"seed", "N", "1", "of the random N(0,1) input", cli_parse_u64, AT(request.seed)},
+    {"timeout", "SECONDS", NULL, "give up on a pass after that long (default: never)",
+     cli_parse_seconds, AT(request.timeout_ms)},
+    CLI_TARGET_OPTIONS,
+};
+
+enum cli_exit bench_parse(int argc, char **argv, struct bench_options *out, struct cli_error *error)
+{
+    int words = 0;
+    uint32_t given;
+
+    while (words + 1 < argc && argv[words + 1][0] != '-')
+        words++;
+    if (cli_parse(&cli_bench_command, argc - words, argv + words, out, sizeof *out, &given,
+                  error) != CLI_OK)
+        return error->code;
+    if (words == 0)
+        return cli_fail(error, CLI_USAGE,
+                        "bench: say which versions first: all, or some of auto, v0, v1 and so on");
+    if (words > (int)BENCH_VERSIONS_MAX)
+        return cli_fail(error, CLI_USAGE, "bench: at most %u versions at once", BENCH_VERSIONS_MAX);
+    out->versions = argv + 1;
+    out->version_count = (uint32_t)words;
+    out->request.shape_given = true;
+    out->request.kv_len_given = given & 1u << KV_LEN;
+    out->request.kv_heads_given = given & 1u << KV_HEADS;
+    out->request.priority = FA_PRIORITY_NORMAL;
+    return CLI_OK;
+}
+
+static const struct cli_field fields[] = {
+    {"status", "\"OK\", or the status of the refusal"},
+    {"version", "that was asked for"},
+    {"kernel", "that ran; null when status is not OK"},
+    {"redirect_reason", "why it is another version's; null when it is not"},
+    {"backend", "the daemon's backend: \"cpu\", ..."},
+    {"device", "the device's name; null when status is not OK"},
+    REQUEST_FIELDS,
+    {"passed", "whether the result was right before anything was timed; as the next three, only "
+               "when status is OK"},
+    {"rel_l2", "L2 norm of o's error over that of the reference; null when infinite or NaN"},
+    {"max_row_error", "largest relative error of a row of o; null when infinite or NaN"},
+    {"rows_checked", "rows that were compared"},
+    {"repetitions", "passes that were timed; as all that follow but the last two, only when "
+                    "passed is true"},
+    {"warmup", "passes before them"},
+    {"kernel_us", "microseconds in the kernel, the median"},
+    {"kernel_p20_us", "20 of 100 took no longer"},
+    {"kernel_p80_us", "80 of 100 took no longer"},
+    {"tflops", "10^12 FLOP a second in that median; null when it is 0"},
+    {"change_from_v0", "kernel_us over v0's, less 1; null when v0 was not timed in this run"},
+    {"client_us", "microseconds from the call to its return here, the median"},
+    {"field", "the request's field at fault, may be empty; only when status is not OK"},
+    {"text", "what was wrong; only when status is not OK"},
+};
+
+const struct cli_command cli_bench_command = {
+    .name = "bench",
+    .title = "Time versions side by side, each checked before it is timed",
+    .operands = "all|VERSION...",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .notes =
+        "VERSION is auto or one that `fa-cli info` lists; all: every one of those.\n"
+        "For each length, every version's result is compared with a float64 reference first. Then\n"
+        "the versions take turns, one pass each, warm-ups too, so that a device whose clock "
+        "changes\n"
+        "treats all alike. One that is refused, or wrong, is not timed; the others are.\n"
+        "The kernel's time is the daemon's, without moving data and waiting; the round trip is\n"
+        "all that a client waits for. Others' work on the daemon's device counts in both.\n"
+        "On a CPU give fewer passes: v0 takes seconds for one at 4,12,2048,64.\n",
+    .fields = fields,
+    .field_count = sizeof fields / sizeof fields[0],
+    .run = cli_bench,
+};

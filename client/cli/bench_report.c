@@ -1,0 +1,138 @@
+#include "client/cli/bench.h"
+#include "client/cli/json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+bool bench_was_timed(const struct bench_entry *entry)
+{
+    return entry->status == FA_OK && entry->check.passed;
+}
+
+static double median(const struct bench_context *context, const double *times)
+{
+    return cli_percentile(times, context->options->repetitions, 50);
+}
+
+/* --- JSON ------------------------------------------------------------------------------------ */
+
+static bool add_times(cJSON *object, const struct bench_context *context,
+                      const struct bench_entry *entry)
+{
+    const struct bench_options *options = context->options;
+    const double kernel_us = median(context, entry->kernel_us);
+
+    return cli_json_integer(object, "repetitions", options->repetitions) &&
+           cli_json_integer(object, "warmup", options->warmup) &&
+           cli_json_us(object, "kernel_us", kernel_us) &&
+           cli_json_us(object, "kernel_p20_us",
+                       cli_percentile(entry->kernel_us, options->repetitions, 20)) &&
+           cli_json_us(object, "kernel_p80_us",
+                       cli_percentile(entry->kernel_us, options->repetitions, 80)) &&
+           cli_json_real(object, "tflops", request_tflops(context->problem, kernel_us)) &&
+           cli_json_real(object, "change_from_v0", kernel_us / context->v0_us - 1) &&
+           cli_json_us(object, "client_us", median(context, entry->client_us));
+}
+
+static bool add_check(cJSON *object, const struct bench_entry *entry)
+{
+    const struct request_check *check = &entry->check;
+
+    return cJSON_AddBoolToObject(object, "passed", check->passed) &&
+           cli_json_real(object, "rel_l2", check->rel_l2) &&
+           cli_json_real(object, "max_row_error", check->max_row) &&
+           cli_json_integer(object, "rows_checked", check->rows);
+}
+
+static enum cli_exit print_json(const struct bench_context *context,
+                                const struct bench_entry *entry, struct cli_error *error)
+{
+    const struct fa_forward_result *result = &entry->result;
+    const bool ok = entry->status == FA_OK;
+    cJSON *object = cJSON_CreateObject();
+    bool built = object && cli_json_text(object, "status", fa_status_name(entry->status)) &&
+                 cli_json_text(object, "version", entry->version) &&
+                 cli_json_text(object, "kernel", ok ? result->kernel : NULL) &&
+                 cli_json_text(object, "redirect_reason",
+                               ok && result->redirected ? result->redirect_reason : NULL) &&
+                 cli_json_text(object, "backend", context->backend) &&
+                 cli_json_text(object, "device", ok ? result->device : NULL) &&
+                 request_add_json(object, &context->options->request, context->problem);
+
+    if (ok)
+        built = built && add_check(object, entry);
+    else
+        built = built && cli_json_text(object, "field", entry->error.field) &&
+                cli_json_text(object, "text", entry->error.text);
+    if (bench_was_timed(entry))
+        built = built && add_times(object, context, entry);
+    return cli_json_print(object, built, error);
+}
+
+/* --- For a person ---------------------------------------------------------------------------- */
+
+void bench_print_header(const struct bench_options *options, const struct fa_info *info)
+{
+    char transport[80];
+
+    request_ways_text(&options->request, transport, sizeof transport);
+    printf("bench   on %s (backend %s): %" PRIu32 " warm-ups and %" PRIu32
+           " passes of each, in turns; sent %s, seed %" PRIu64 "; medians, us\n",
+           info->device_count > 0 ? info->devices[0].name : "no device", info->backend,
+           options->warmup, options->repetitions, transport, options->request.seed);
+    puts("version kernel          B,H/G,S,D            N mask                   kernel       p20"
+         "       p80  TFLOP/s    vs v0  round trip  relative L2");
+}
+
+static void print_times(const struct bench_context *context, const struct bench_entry *entry)
+{
+    const size_t count = context->options->repetitions;
+    const double kernel_us = median(context, entry->kernel_us);
+    const double tflops = request_tflops(context->problem, kernel_us);
+    const double change = 100 * (kernel_us / context->v0_us - 1);
+
+    printf(" %9.0f %9.0f %9.0f", kernel_us, cli_percentile(entry->kernel_us, count, 20),
+           cli_percentile(entry->kernel_us, count, 80));
+    if (isfinite(tflops))
+        printf(" %8.4g", tflops);
+    else
+        printf(" %8s", "-");
+    if (isfinite(change))
+        printf(" %+7.1f%%", change);
+    else
+        printf(" %8s", "-");
+    printf(" %11.0f  %.2e\n", median(context, entry->client_us), entry->check.rel_l2);
+}
+
+static void print_line(const struct bench_context *context, const struct bench_entry *entry)
+{
+    const struct fa_problem *problem = context->problem;
+    const bool ok = entry->status == FA_OK;
+    char heads[24] = "", shape[64], line[sizeof entry->error + 32];
+
+    if (problem->kv_heads != problem->heads)
+        snprintf(heads, sizeof heads, "/%" PRIu32, problem->kv_heads);
+    snprintf(shape, sizeof shape, "%" PRIu32 ",%" PRIu32 "%s,%" PRIu32 ",%" PRIu32, problem->batch,
+             problem->heads, heads, problem->q_len, problem->head_dim);
+    printf("%-7s %-15s %-15s %6" PRIu32 " %-19s", entry->version, ok ? entry->result.kernel : "-",
+           shape, problem->kv_len, fa_mask_name(problem->mask));
+    if (bench_was_timed(entry)) {
+        print_times(context, entry);
+    } else if (ok) {
+        printf(" WRONG: relative L2 %.3g, largest row error %.3g (may be %g); not timed\n",
+               entry->check.rel_l2, entry->check.max_row, REQUEST_ROW_TOLERANCE);
+    } else {
+        fa_error_format(&entry->error, line, sizeof line);
+        printf(" refused: %s\n", line);
+    }
+}
+
+enum cli_exit bench_print(const struct bench_context *context, const struct bench_entry *entry,
+                          struct cli_error *error)
+{
+    if (context->options->request.target.json)
+        return print_json(context, entry, error);
+    print_line(context, entry);
+    return CLI_OK;
+}
