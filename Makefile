@@ -94,9 +94,10 @@ HELPERS := $(filter-out $(FAKE_DRIVER),$(wildcard tests/helpers/*.c))
 TESTS   := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 obj      = $(patsubst %.c,$(B)/%.o,$(1))
 
-# What asks the driver about the machine is fa-cli's, not libfa's.
-CLIENT := $(filter-out client/cuda_probe.c,$(CLIENT))
-CLI    += client/cuda_probe.c
+# Of what asks the driver some is fa-cli's and not libfa's. How it is found both need.
+CLI_CUDA := client/cuda_probe.c client/cuda_ffma.c
+CLIENT   := $(filter-out $(CLI_CUDA),$(CLIENT))
+CLI      += $(CLI_CUDA) client/cuda_load.c
 
 PROTO_OBJ   := $(call obj,$(PROTO)) $(B)/gen/fad.pb-c.o
 CUDA_SRC    := $(if $(NO_CUDA),,$(wildcard kernels/cuda/*.cu))

@@ -1,17 +1,13 @@
 #include "client/cuda.h"
+#include "client/cuda_load.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
-#define LIBRARY "libcuda.so.1"
-#define OLDEST  "470" /* the first driver that has all of these functions */
+#define OLDEST "470" /* the first driver that has all of these functions */
 
-static const struct {
-    const char *name;
-    size_t at;
-} functions[] = {
+static const struct fa_cuda_symbol functions[] = {
     {"cuInit", offsetof(struct fa_cuda_driver, init)},
     {"cuGetErrorName", offsetof(struct fa_cuda_driver, error_name)},
     {"cuGetErrorString", offsetof(struct fa_cuda_driver, error_text)},
@@ -55,26 +51,20 @@ const char *fa_cuda_text(int result, char *out, size_t size)
 
 static void load(void)
 {
-    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    struct fa_cuda_lack lack;
     char text[128];
     int result;
 
-    if (!library) {
-        fa_error_set(&load_error, FA_UNAVAILABLE, NULL,
-                     "no CUDA driver here: %s; install NVIDIA's driver, or use host memory",
-                     dlerror());
-        return;
-    }
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        void *symbol = dlsym(library, functions[i].name);
-
-        if (!symbol) {
+    if (!fa_cuda_load(&driver, functions, sizeof functions / sizeof functions[0], &lack)) {
+        if (lack.function)
             fa_error_set(&load_error, FA_UNAVAILABLE, NULL,
                          "the CUDA driver here has no %s; install version " OLDEST " or later",
-                         functions[i].name);
-            return;
-        }
-        memcpy((char *)&driver + functions[i].at, &symbol, sizeof symbol);
+                         lack.function);
+        else
+            fa_error_set(&load_error, FA_UNAVAILABLE, NULL,
+                         "no CUDA driver here: %s; install NVIDIA's driver, or use host memory",
+                         lack.why);
+        return;
     }
     result = driver.init(0);
     if (result != FA_CU_SUCCESS)

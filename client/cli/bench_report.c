@@ -31,6 +31,7 @@ static bool add_times(cJSON *object, const struct bench_context *context,
            cli_json_us(object, "kernel_p80_us",
                        cli_percentile(entry->kernel_us, options->repetitions, 80)) &&
            cli_json_real(object, "tflops", request_tflops(context->problem, kernel_us)) &&
+           cli_json_real(object, "ffma_tflops", context->ffma_tflops) &&
            cli_json_real(object, "change_from_v0", kernel_us / context->v0_us - 1) &&
            cli_json_us(object, "client_us", median(context, entry->client_us));
 }
@@ -72,17 +73,28 @@ static enum cli_exit print_json(const struct bench_context *context,
 
 /* --- For a person ---------------------------------------------------------------------------- */
 
-void bench_print_header(const struct bench_options *options, const struct fa_info *info)
+void bench_print_header(const struct bench_options *options, const struct fa_info *info,
+                        const struct fa_error *lack)
 {
-    char transport[80];
+    char transport[80], line[sizeof *lack + 32];
 
     request_ways_text(&options->request, transport, sizeof transport);
     printf("bench   on %s (backend %s): %" PRIu32 " warm-ups and %" PRIu32
            " passes of each, in turns; sent %s, seed %" PRIu64 "; medians, us\n",
            info->device_count > 0 ? info->devices[0].name : "no device", info->backend,
            options->warmup, options->repetitions, transport, options->request.seed);
+    if (lack) {
+        fa_error_format(lack, line, sizeof line);
+        printf("        no FFMA loop beside them: %s\n", line);
+    }
     puts("version kernel          B,H/G,S,D            N mask                   kernel       p20"
-         "       p80  TFLOP/s    vs v0  round trip  relative L2");
+         "       p80  TFLOP/s  %FFMA    vs v0  round trip  relative L2");
+}
+
+/* The value's text in a column; "-" for what is not known. */
+static void print_known(int width, const char *text, double value)
+{
+    printf(" %*s", width, isfinite(value) ? text : "-");
 }
 
 static void print_times(const struct bench_context *context, const struct bench_entry *entry)
@@ -90,18 +102,18 @@ static void print_times(const struct bench_context *context, const struct bench_
     const size_t count = context->options->repetitions;
     const double kernel_us = median(context, entry->kernel_us);
     const double tflops = request_tflops(context->problem, kernel_us);
-    const double change = 100 * (kernel_us / context->v0_us - 1);
+    const double ffma_percent = 100 * tflops / context->ffma_tflops;
+    const double change_percent = 100 * (kernel_us / context->v0_us - 1);
+    char text[32];
 
     printf(" %9.0f %9.0f %9.0f", kernel_us, cli_percentile(entry->kernel_us, count, 20),
            cli_percentile(entry->kernel_us, count, 80));
-    if (isfinite(tflops))
-        printf(" %8.4g", tflops);
-    else
-        printf(" %8s", "-");
-    if (isfinite(change))
-        printf(" %+7.1f%%", change);
-    else
-        printf(" %8s", "-");
+    snprintf(text, sizeof text, "%.4g", tflops);
+    print_known(8, text, tflops);
+    snprintf(text, sizeof text, "%.1f", ffma_percent);
+    print_known(6, text, ffma_percent);
+    snprintf(text, sizeof text, "%+.1f%%", change_percent);
+    print_known(8, text, change_percent);
     printf(" %11.0f  %.2e\n", median(context, entry->client_us), entry->check.rel_l2);
 }
 

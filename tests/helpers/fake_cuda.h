@@ -15,6 +15,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What its kernels take, and what a device has of processors. */
+#define FAKE_CUDA_KERNEL_MS  2.0f
+#define FAKE_CUDA_PROCESSORS 100
+
 enum fake_cuda_kind {
     FAKE_CUDA_PLAIN,   /* cudaMalloc */
     FAKE_CUDA_POOL,    /* cudaMallocAsync: in no context */

@@ -74,6 +74,17 @@ int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t pointer);
 int cuIpcGetMemHandle(struct fake_cuda_handle *out, uint64_t base);
 int cuIpcGetEventHandle(struct fake_cuda_event_handle *out, const struct event *event);
 int cuEventSynchronize(struct event *event);
+int cuEventCreate(struct event **out, unsigned flags);
+int cuEventDestroy_v2(struct event *event);
+int cuEventRecord(struct event *event, void *stream);
+int cuEventElapsedTime(float *milliseconds, const struct event *start, const struct event *end);
+int cuDeviceGetAttribute(int *out, int attribute, int device);
+int cuModuleLoadData(void **out, const void *image);
+int cuModuleUnload(void *module);
+int cuModuleGetFunction(void **out, void *module, const char *name);
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                   void *stream, void **parameters, void **extra);
 int cuMemAlloc_v2(uint64_t *out, size_t size);
 int cuMemFree_v2(uint64_t pointer);
 int cuMemcpy(uint64_t to, uint64_t from, size_t size);

@@ -1,4 +1,5 @@
 #include "tests/helpers/fake_load.h"
+#include "tests/helpers/fake_cuda.h"
 #include "tests/helpers/fake_daemon.h"
 #include "tests/helpers/test.h"
 
@@ -82,7 +83,10 @@ static void serve(struct fake_daemon *fake, int fd, int round)
     bool goes_on = true;
 
     ck_assert_int_eq(round, 0);
-    fake_hello(fd);
+    if (script->cuda)
+        fake_cuda_hello(fd);
+    else
+        fake_hello(fd);
     while (goes_on && fake_read(fd, &frame)) {
         int past = script->forwards++ - script->first;
 

@@ -6,6 +6,7 @@
 #include "tests/helpers/proc.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -28,6 +29,7 @@ struct script {
     enum fault fault;
     int first; /* forward that meets with the fault, counted from 0: the one before the load */
     int every; /* more of them, so far apart; 0: none */
+    bool cuda; /* its backend, as fake_cuda_hello says */
     int stall_ms;
     int slow;          /* a forward whose answer takes stall_ms too, as it is no fault; 0: none */
     _Atomic pid_t pid; /* fa-cli's */
