@@ -1,4 +1,5 @@
 /* fa-cli bench: against the real daemon, and on one that refuses, errs or goes away. */
+#include "client/cli/npy.h"
 #include "tests/helpers/cli.h"
 #include "tests/helpers/fake_cuda.h"
 #include "tests/helpers/fake_load.h"
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
@@ -25,7 +27,7 @@ static void stop(void)
 
 #define SMALL        "--batch-size", "1", "--num-heads", "2", "--warmup", "1", "--repetitions", "3"
 #define BENCH(...)   CLI("bench", __VA_ARGS__, "--socket", daemon_.socket, SMALL)
-#define LINES_AT_TOP 2
+#define LINES_AT_TOP 3
 
 /* Splits text, which is of lines, into them; their number. */
 static size_t split(char *text, char *lines[], size_t room)
@@ -53,8 +55,9 @@ START_TEST(a_line_for_each_version_and_length)
 
     ck_assert_msg(output.code == 0, "%s", output.err);
     ck_assert_uint_eq(split(output.out, lines, COUNT(lines)), LINES_AT_TOP + COUNT(begins));
-    ck_assert_ptr_nonnull(strstr(lines[0], "1 warm-ups and 3 passes of each"));
-    ck_assert_ptr_nonnull(strstr(lines[0], "sent region, seed 1"));
+    ck_assert_ptr_nonnull(strstr(lines[0], ": medians of 3 passes of each in turns, in us, after "
+                                           "1 warm-ups"));
+    ck_assert_str_eq(lines[1], "input   random, seed 1, sent region");
     for (size_t i = 0; i < COUNT(begins); i++) {
         const char *line = lines[LINES_AT_TOP + i];
         ck_assert_int_eq(strncmp(line, begins[i], 3), 0);
@@ -72,21 +75,51 @@ START_TEST(shapes_of_all_kinds)
     struct test_output output =
         BENCH("v4", "auto", "--seq-lens", "3", "--kv-len", "1000", "--kv-heads", "1", "--mask",
               "causal-bottom-right", "--head-dim", "80", "--transport", "q=inline,o=memfd");
-    char *lines[5];
+    char *lines[LINES_AT_TOP + 3];
 
     ck_assert_msg(output.code == 0, "%s", output.err);
-    ck_assert_uint_eq(split(output.out, lines, COUNT(lines)), 4);
-    ck_assert_ptr_nonnull(strstr(lines[0], "sent q=inline,k=inline,v=inline,o=memfd,"));
-    ck_assert_int_eq(strncmp(lines[2], "v4 ", 3), 0);
-    ck_assert_int_eq(strncmp(lines[3], "auto ", 5), 0);
-    for (size_t i = 2; i < 4; i++) {
+    ck_assert_uint_eq(split(output.out, lines, COUNT(lines)), LINES_AT_TOP + 2);
+    ck_assert_ptr_nonnull(strstr(lines[1], ", sent q=inline,k=inline,v=inline,o=memfd"));
+    ck_assert_int_eq(strncmp(lines[LINES_AT_TOP], "v4 ", 3), 0);
+    ck_assert_int_eq(strncmp(lines[LINES_AT_TOP + 1], "auto ", 5), 0);
+    for (size_t i = LINES_AT_TOP; i < LINES_AT_TOP + 2; i++) {
         ck_assert_ptr_nonnull(strstr(lines[i], " 1,2/1,3,80 "));
         ck_assert_ptr_nonnull(strstr(lines[i], " 1000 causal-bottom-right "));
         ck_assert_ptr_nonnull(strstr(lines[i], " - ")); /* v0 was not timed */
         ck_assert_uint_eq(strlen(lines[i]),
-                          strlen(lines[1]) - strlen("relative L2") + strlen("2.77e-07"));
+                          strlen(lines[2]) - strlen("relative L2") + strlen("2.77e-07"));
     }
     test_output_release(&output);
+}
+END_TEST
+
+/* The files' shape is the one configuration. */
+START_TEST(inputs_from_files)
+{
+    static const char *const names[] = {"q.npy", "k.npy", "v.npy"};
+    static const float data[2 * 3 * 5 * 8];
+    const uint64_t shape[] = {2, 3, 5, 8};
+    char paths[3][128], line[512], *lines[LINES_AT_TOP + 2];
+    struct test_output output;
+
+    for (size_t i = 0; i < 3; i++) {
+        struct cli_error error = {0};
+        snprintf(paths[i], sizeof paths[i], "%s/%s", cli_directory, names[i]);
+        ck_assert_int_eq(cli_npy_write(paths[i], data, shape, 4, &error), CLI_OK);
+    }
+    output = CLI("bench", "v4", "--socket", daemon_.socket, "--q", paths[0], "--k", paths[1], "--v",
+                 paths[2], "--warmup", "0", "--repetitions", "2");
+    ck_assert_msg(output.code == 0, "%s", output.err);
+    ck_assert_uint_eq(split(output.out, lines, COUNT(lines)), LINES_AT_TOP + 1);
+    snprintf(line, sizeof line, "input   %s, %s, %s, sent region", paths[0], paths[1], paths[2]);
+    ck_assert_str_eq(lines[1], line);
+    ck_assert_ptr_nonnull(strstr(lines[LINES_AT_TOP], " 2,3,5,8 "));
+    test_output_release(&output);
+    output = CLI("bench", "v4", "--socket", daemon_.socket, "--q", paths[0], "--k", paths[1], "--v",
+                 paths[2], "--seq-lens", "5");
+    cli_expect_error(&output, 2, "--seq-lens is of random input, and --q, --k and --v are given");
+    for (size_t i = 0; i < 3; i++)
+        ck_assert_int_eq(unlink(paths[i]), 0);
 }
 END_TEST
 
@@ -148,7 +181,8 @@ static const struct {
     {"--seq-lens '5;6'", {"v4", "--seq-lens", "5;6"}},
     {"--repetitions '0'", {"v4", "--repetitions", "0"}},
     {"--head-dim '0'", {"v4", "--head-dim", "0"}},
-    {"head_dim", {"v4", "--head-dim", "257"}},
+    {"the shape: head_dim: ", {"v4", "--head-dim", "257"}},
+    {"--k is missing: --q, --k and --v go together", {"v4", "--q", "q.npy", "--v", "v.npy"}},
     {"--kv-heads: 5 does not", {"v4", "--kv-heads", "5"}},
 };
 
@@ -261,7 +295,7 @@ END_TEST
 static const struct {
     const char *fails, *words;
 } lacks[] = {
-    {"cuModuleLoadData=1", "\n        no FFMA loop beside them: UNAVAILABLE: the CUDA driver "
+    {"cuModuleLoadData=1", "\nffma    none beside them: UNAVAILABLE: the CUDA driver "
                            "cannot compile the FFMA loop: "
                            "CUDA_ERROR_INVALID_VALUE\n"},
     {"cuInit=100",
@@ -305,6 +339,7 @@ Suite *test_suite(void)
     tcase_add_checked_fixture(tests, cli_setup, cli_teardown);
     tcase_add_test(tests, a_line_for_each_version_and_length);
     tcase_add_test(tests, shapes_of_all_kinds);
+    tcase_add_test(tests, inputs_from_files);
     tcase_add_test(tests, json_has_every_key);
     tcase_add_loop_test(tests, what_is_wrong_is_told, 0, COUNT(refused));
     suite_add_tcase(suite, tests);

@@ -24,18 +24,25 @@ static const char *parse_lengths(const char *text, void *value)
     return NULL;
 }
 
-enum { KV_LEN, KV_HEADS }; /* the first rows */
+/* The first rows, which are of random input. */
+enum { KV_LEN, KV_HEADS, BATCH_SIZE, NUM_HEADS, HEAD_DIM, SEQ_LENS, SEED, OF_RANDOM };
 
 static const struct cli_option options[] = {
     [KV_LEN] = {"kv-len", "N", NULL, "keys a head (default: as many as query rows)",
                 cli_parse_extent, AT(request.kv_len)},
     [KV_HEADS] = {"kv-heads", "G", NULL, "heads of k and v; divides H (default: H)",
                   cli_parse_extent, AT(request.kv_heads)},
-    {"batch-size", "B", "4", "batch", cli_parse_count, AT(request.shape.batch)},
-    {"num-heads", "H", "12", "heads", cli_parse_count, AT(request.shape.heads)},
-    {"head-dim", "D", "64", "head dimension", cli_parse_count, AT(request.shape.dim)},
-    {"seq-lens", "LIST", "512,1024,2048", "query rows, one configuration each", parse_lengths,
-     AT(lengths)},
+    [BATCH_SIZE] = {"batch-size", "B", "4", "batch", cli_parse_count, AT(request.shape.batch)},
+    [NUM_HEADS] = {"num-heads", "H", "12", "heads", cli_parse_count, AT(request.shape.heads)},
+    [HEAD_DIM] = {"head-dim", "D", "64", "head dimension", cli_parse_count, AT(request.shape.dim)},
+    [SEQ_LENS] = {"seq-lens", "LIST", "512,1024,2048", "query rows, one configuration each",
+                  parse_lengths, AT(lengths)},
+    [SEED] = {"seed", "N", "1", "of the random N(0,1) input", cli_parse_u64, AT(request.seed)},
+    {"q", "FILE", NULL,
+     "read q from a .npy file of float32 [B,H,S,D], the one configuration then; with --k and --v",
+     cli_parse_text, AT(request.inputs[REQUEST_Q])},
+    {"k", "FILE", NULL, "read k, [B,G,N,D]", cli_parse_text, AT(request.inputs[REQUEST_K])},
+    {"v", "FILE", NULL, "read v, [B,G,N,D]", cli_parse_text, AT(request.inputs[REQUEST_V])},
     {"mask", "NAME", "none", "none, causal-bottom-right or causal-top-left", request_parse_mask,
      AT(request.mask)},
     {"warmup", "N", "25", "passes of each before those that are timed", cli_parse_extent,
@@ -44,7 +51,6 @@ static const struct cli_option options[] = {
     {"transport", "LIST", "region",
      "how tensors travel, as of run; by region or ipc nothing is copied with a pass",
      request_parse_ways, AT(request.ways)},
-    {"seed", "N", "1", "of the random N(0,1) input", cli_parse_u64, AT(request.seed)},
     {"timeout", "SECONDS", NULL, "give up on a pass after that long (default: never)",
      cli_parse_seconds, AT(request.timeout_ms)},
     CLI_TARGET_OPTIONS,
@@ -52,8 +58,9 @@ static const struct cli_option options[] = {
 
 enum cli_exit bench_parse(int argc, char **argv, struct bench_options *out, struct cli_error *error)
 {
-    int words = 0;
+    const char *random = NULL;
     uint32_t given;
+    int words = 0;
 
     while (words + 1 < argc && argv[words + 1][0] != '-')
         words++;
@@ -67,11 +74,15 @@ enum cli_exit bench_parse(int argc, char **argv, struct bench_options *out, stru
         return cli_fail(error, CLI_USAGE, "bench: at most %u versions at once", BENCH_VERSIONS_MAX);
     out->versions = argv + 1;
     out->version_count = (uint32_t)words;
-    out->request.shape_given = true;
     out->request.kv_len_given = given & 1u << KV_LEN;
     out->request.kv_heads_given = given & 1u << KV_HEADS;
     out->request.priority = FA_PRIORITY_NORMAL;
-    return CLI_OK;
+    out->request.shape_from = "the shape";
+    for (int i = 0; i < OF_RANDOM && !random; i++)
+        random = given & 1u << i ? options[i].name : NULL;
+    if (out->request.inputs[REQUEST_Q])
+        out->lengths.count = 1; /* the files'; its value is unused */
+    return request_check_inputs(&out->request, random, error);
 }
 
 static const struct cli_field fields[] = {

@@ -79,13 +79,16 @@ void bench_print_header(const struct bench_options *options, const struct fa_inf
     char transport[80], line[sizeof *lack + 32];
 
     request_ways_text(&options->request, transport, sizeof transport);
-    printf("bench   on %s (backend %s): %" PRIu32 " warm-ups and %" PRIu32
-           " passes of each, in turns; sent %s, seed %" PRIu64 "; medians, us\n",
+    printf("bench   on %s (backend %s): medians of %" PRIu32
+           " passes of each in turns, in us, after "
+           "%" PRIu32 " warm-ups\ninput   ",
            info->device_count > 0 ? info->devices[0].name : "no device", info->backend,
-           options->warmup, options->repetitions, transport, options->request.seed);
+           options->repetitions, options->warmup);
+    request_print_input(&options->request);
+    printf(", sent %s\n", transport);
     if (lack) {
         fa_error_format(lack, line, sizeof line);
-        printf("        no FFMA loop beside them: %s\n", line);
+        printf("ffma    none beside them: %s\n", line);
     }
     puts("version kernel          B,H/G,S,D            N mask                   kernel       p20"
          "       p80  TFLOP/s  %FFMA    vs v0  round trip  relative L2");

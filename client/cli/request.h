@@ -46,6 +46,7 @@ struct request_options {
     /* Set by the command: */
     const char *inputs[3]; /* files of q, k, v; all NULL: random input */
     bool wants_lse;
+    const char *shape_from; /* what the shape is from, for errors; NULL: "--shape" */
 };
 
 cli_parse_fn request_parse_shape, request_parse_mask, request_parse_ways, request_parse_priority;
@@ -110,6 +111,11 @@ enum { REQUEST_SHAPE, REQUEST_KV_LEN, REQUEST_KV_HEADS, REQUEST_SCALE, REQUEST_S
         "timeout", "SECONDS", NULL, "give up on a pass after that long (default: never)",         \
             cli_parse_seconds, REQUEST_AT(timeout_ms)                                             \
     }
+
+/* Whether the files of q, k and v are all there or none; and, if they are, that no option was given
+ * that is of random input: its name, or NULL. */
+enum cli_exit request_check_inputs(const struct request_options *options, const char *random,
+                                   struct cli_error *error);
 
 /* Takes cli_parse's bits in. */
 void request_set_given(struct request_options *options, uint32_t given);
@@ -260,6 +266,9 @@ double request_tflops(const struct fa_problem *problem, double kernel_us);
 /* The lines "ran" (with "redirect" where one happened) and "shape". */
 void request_print_what(const struct request_options *options, const struct fa_problem *problem,
                         const struct fa_forward_result *result, const char *backend);
+
+/* "random, seed 1", or the files' names. */
+void request_print_input(const struct request_options *options);
 
 /* What was wrong, in terms of the options. */
 enum cli_exit request_fail(const struct request_options *options, const struct fa_client *client,

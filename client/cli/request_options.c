@@ -85,6 +85,24 @@ const char *request_parse_ways(const char *text, void *value)
 
 /* --- What was given -------------------------------------------------------------------------- */
 
+enum cli_exit request_check_inputs(const struct request_options *options, const char *random,
+                                   struct cli_error *error)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < 3; i++)
+        count += options->inputs[i] != NULL;
+    for (size_t i = 0; i < 3 && count > 0; i++)
+        if (!options->inputs[i])
+            return cli_fail(error, CLI_USAGE, "--%s is missing: --q, --k and --v go together",
+                            request_tensor_names[i]);
+    if (count > 0 && random)
+        return cli_fail(error, CLI_USAGE,
+                        "--%s is of random input, and --q, --k and --v are given: leave one out",
+                        random);
+    return CLI_OK;
+}
+
 void request_set_given(struct request_options *options, uint32_t given)
 {
     options->shape_given = given & 1u << REQUEST_SHAPE;

@@ -49,6 +49,15 @@ void request_print_what(const struct request_options *options, const struct fa_p
            fa_dtype_name(problem->dtype), fa_mask_name(problem->mask), problem->scale);
 }
 
+void request_print_input(const struct request_options *options)
+{
+    if (options->inputs[REQUEST_Q])
+        printf("%s, %s, %s", options->inputs[REQUEST_Q], options->inputs[REQUEST_K],
+               options->inputs[REQUEST_V]);
+    else
+        printf("random, seed %" PRIu64, options->seed);
+}
+
 /* The daemon does not know --version's value. */
 static enum cli_exit refuse_version(const char *version, const struct fa_info *info,
                                     struct cli_error *error)

@@ -80,13 +80,15 @@ static enum cli_exit refuse_problem(const struct request_options *options,
                                                {"scale", "--scale"},
                                                {"mask", "--mask"}};
     const bool of_k = !strncmp(wrong->field, "kv_", 3), files = options->inputs[REQUEST_Q] != NULL;
+    const char *from = options->shape_from ? options->shape_from : "--shape";
 
     for (size_t i = 0; i < sizeof option_of / sizeof option_of[0] && !(files && of_k); i++)
         if (!strcmp(wrong->field, option_of[i][0]))
             return cli_fail(error, CLI_USAGE, "%s: %s", option_of[i][1], wrong->text);
-    return cli_fail(error, CLI_USAGE, "%s: %s%s%s",
-                    files ? options->inputs[of_k ? REQUEST_K : REQUEST_Q] : "--shape", wrong->field,
-                    *wrong->field ? ": " : "", wrong->text);
+    if (files)
+        from = options->inputs[of_k ? REQUEST_K : REQUEST_Q];
+    return cli_fail(error, CLI_USAGE, "%s: %s%s%s", from, wrong->field, *wrong->field ? ": " : "",
+                    wrong->text);
 }
 
 /* Completes the problem and checks it as the daemon will. */

@@ -22,22 +22,12 @@ static const struct cli_option options[] = {
 enum cli_exit run_parse(int argc, char **argv, struct run_options *out, struct cli_error *error)
 {
     uint32_t given;
-    size_t inputs = 0;
 
     if (cli_parse(&cli_run_command, argc, argv, out, sizeof *out, &given, error) != CLI_OK)
         return error->code;
     request_set_given(&out->request, given);
     out->request.wants_lse = out->lse || out->check;
-    for (size_t i = 0; i < 3; i++)
-        inputs += out->request.inputs[i] != NULL;
-    for (size_t i = 0; i < 3 && inputs > 0; i++)
-        if (!out->request.inputs[i])
-            return cli_fail(error, CLI_USAGE, "--%s is missing: --q, --k and --v go together",
-                            request_tensor_names[i]);
-    if (inputs > 0 && given & 1u << REQUEST_SEED)
-        return cli_fail(error, CLI_USAGE,
-                        "--seed is of random input, and --q, --k and --v are given: leave one out");
-    return CLI_OK;
+    return request_check_inputs(&out->request, given & 1u << REQUEST_SEED ? "seed" : NULL, error);
 }
 
 static const struct cli_field fields[] = {

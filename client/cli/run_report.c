@@ -73,11 +73,9 @@ void run_print_what(const struct run_context *context, const struct run_pass *pa
 
     request_ways_text(options, transport, sizeof transport);
     request_print_what(options, &context->tensors->problem, &pass->result, context->backend);
-    if (options->inputs[REQUEST_Q])
-        printf("input     %s, %s, %s, sent %s\n", options->inputs[REQUEST_Q],
-               options->inputs[REQUEST_K], options->inputs[REQUEST_V], transport);
-    else
-        printf("input     random, seed %" PRIu64 ", sent %s\n", options->seed, transport);
+    printf("input     ");
+    request_print_input(options);
+    printf(", sent %s\n", transport);
 }
 
 static void print_speed(const struct fa_problem *problem, double kernel_us)
