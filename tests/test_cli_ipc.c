@@ -181,27 +181,10 @@ static void serve(struct fake_daemon *fake, int fd, int round)
     }
 }
 
-/* Runs the count words of argv, and --socket, on the server. */
-static struct test_output run_on(struct server *server, const char *const argv[], size_t count)
-{
-    struct fake_daemon fake;
-    const char *whole[24] = {0};
-    struct test_output output;
-
-    ck_assert_uint_lt(count + 2, sizeof whole / sizeof whole[0]);
-    memcpy(whole, argv, count * sizeof *argv);
-    fake_start(&fake, serve, server, 1);
-    whole[count] = "--socket";
-    whole[count + 1] = fake.path;
-    output = test_run_vector(whole);
-    fake_stop(&fake);
-    return output;
-}
-
 #define SHAPE "--shape", "2,4,5,8", "--kv-heads", "2", "--kv-len", "7"
-#define ON(server, command, ...)                                                        \
-    run_on(server, (const char *const[]){test_program("fa-cli"), command, __VA_ARGS__}, \
-           sizeof((const char *[]){"", "", __VA_ARGS__}) / sizeof(const char *))
+#define ON(server, command, ...)                                                                   \
+    cli_run_on(serve, server, (const char *const[]){test_program("fa-cli"), command, __VA_ARGS__}, \
+               sizeof((const char *[]){"", "", __VA_ARGS__}) / sizeof(const char *))
 
 /* --- With a device --------------------------------------------------------------------------- */
 

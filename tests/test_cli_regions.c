@@ -200,31 +200,14 @@ static void serve(struct fake_daemon *fake, int fd, int round)
         free(keeper->regions[i].bytes);
 }
 
-/* Runs the count words of argv, and --socket, on the keeper. */
-static struct test_output run_on(struct keeper *keeper, const char *const argv[], size_t count)
-{
-    struct fake_daemon fake;
-    const char *whole[24] = {0};
-    struct test_output output;
-
-    ck_assert_uint_lt(count + 2, sizeof whole / sizeof whole[0]);
-    memcpy(whole, argv, count * sizeof *argv);
-    fake_start(&fake, serve, keeper, 1);
-    whole[count] = "--socket";
-    whole[count + 1] = fake.path;
-    output = test_run_vector(whole);
-    fake_stop(&fake);
-    return output;
-}
-
 #define SHAPE     "--shape", "2,4,5,8", "--kv-heads", "2", "--kv-len", "7"
 #define Q_BYTES   1280u /* and o's */
 #define K_BYTES   896u  /* and v's */
 #define LSE_BYTES 160u
 
 #define RUN_ON(keeper, command, ...)                                                               \
-    run_on(                                                                                        \
-        keeper,                                                                                    \
+    cli_run_on(                                                                                    \
+        serve, keeper,                                                                             \
         (const char *const[]){test_program("fa-cli"), command, SHAPE, "--transport", __VA_ARGS__}, \
         sizeof((const char *[]){"", "", SHAPE, "", __VA_ARGS__}) / sizeof(const char *))
 

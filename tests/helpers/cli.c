@@ -11,6 +11,23 @@
 
 char cli_directory[64];
 
+struct test_output cli_run_on(fake_script *script, void *data, const char *const argv[],
+                              size_t count)
+{
+    struct fake_daemon fake;
+    const char *whole[24] = {0};
+    struct test_output output;
+
+    ck_assert_uint_lt(count + 2, sizeof whole / sizeof whole[0]);
+    memcpy(whole, argv, count * sizeof *argv);
+    fake_start(&fake, script, data, 1);
+    whole[count] = "--socket";
+    whole[count + 1] = fake.path;
+    output = test_run_vector(whole);
+    fake_stop(&fake);
+    return output;
+}
+
 void cli_setup(void)
 {
     unsetenv("FAD_SOCKET");

@@ -2,6 +2,7 @@
 #ifndef TEST_CLI_H
 #define TEST_CLI_H
 
+#include "tests/helpers/fake_daemon.h"
 #include "tests/helpers/proc.h"
 
 #include <cjson/cJSON.h>
@@ -9,6 +10,10 @@
 
 /* Runs fa-cli with these arguments. */
 #define CLI(...) test_run(test_program("fa-cli"), __VA_ARGS__)
+
+/* Runs the count words of argv, and --socket, on a daemon that is this script. */
+struct test_output cli_run_on(fake_script *script, void *data, const char *const argv[],
+                              size_t count);
 
 /* $TMPDIR of the test and of every program it starts, between setup and teardown. */
 extern char cli_directory[64];
