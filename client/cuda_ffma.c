@@ -196,7 +196,9 @@ struct ffma *ffma_begin(const uint8_t uuid[16], struct fa_error *error)
         return NULL;
     }
     if (!fa_cuda_load(&ffma->driver, functions, sizeof functions / sizeof functions[0], &lack)) {
-        fa_error_set(error, FA_UNAVAILABLE, NULL, "no CUDA driver here: %s", lack.why);
+        fa_error_set(error, FA_UNAVAILABLE, NULL, "%s: %s",
+                     lack.function ? "the CUDA driver here is too old" : "no CUDA driver here",
+                     lack.why);
         free(ffma);
         return NULL;
     }
@@ -234,24 +236,26 @@ void ffma_end(struct ffma *ffma)
     free(ffma);
 }
 
-double ffma_tflops(struct ffma *ffma)
+double ffma_tflops(struct ffma *ffma, struct fa_error *error)
 {
     const struct driver *driver = &ffma->driver;
     const unsigned blocks = BLOCKS * (unsigned)ffma->processors;
-    struct fa_error unwanted;
     uint64_t never = 0;
     void *parameters[] = {&never};
     float milliseconds = 0;
+    bool ran;
 
-    if (!enter(ffma, &unwanted))
+    if (!enter(ffma, error))
         return NAN;
-    if (driver->event_record(ffma->start, NULL) != SUCCESS ||
-        driver->launch(ffma->function, blocks, 1, 1, THREADS, 1, 1, 0, NULL, parameters, NULL) !=
-            SUCCESS ||
-        driver->event_record(ffma->end, NULL) != SUCCESS ||
-        driver->event_wait(ffma->end) != SUCCESS ||
-        driver->event_elapsed(&milliseconds, ffma->start, ffma->end) != SUCCESS)
-        milliseconds = 0;
+    ran = succeeded(ffma, driver->event_record(ffma->start, NULL), "record an event", error) &&
+          succeeded(ffma,
+                    driver->launch(ffma->function, blocks, 1, 1, THREADS, 1, 1, 0, NULL, parameters,
+                                   NULL),
+                    "launch the FFMA loop", error) &&
+          succeeded(ffma, driver->event_record(ffma->end, NULL), "record an event", error) &&
+          succeeded(ffma, driver->event_wait(ffma->end), "run the FFMA loop", error) &&
+          succeeded(ffma, driver->event_elapsed(&milliseconds, ffma->start, ffma->end),
+                    "time the FFMA loop", error);
     leave(ffma);
-    return milliseconds > 0 ? FLOPS_OF_THREAD * THREADS * blocks / (milliseconds * 1e9) : NAN;
+    return ran ? FLOPS_OF_THREAD * THREADS * blocks / (milliseconds * 1e9) : NAN;
 }

@@ -17,7 +17,7 @@ struct ffma *ffma_begin(const uint8_t uuid[16], struct fa_error *error);
 void ffma_end(struct ffma *ffma); /* NULL is legal */
 
 /* Runs it once, for about a millisecond, and waits. FLOP a second (two for each multiply-add), in
- * 10^12; NaN: it failed. */
-double ffma_tflops(struct ffma *ffma);
+ * 10^12; NaN: *error says why. */
+double ffma_tflops(struct ffma *ffma, struct fa_error *error);
 
 #endif

@@ -274,6 +274,7 @@ static int served_beside_copies(int fd, int other, const struct wire_region *reg
 {
     struct wire_bytes bytes = {0};
     struct wire_forward f;
+    uint64_t ids = 0;
     int served = 0;
 
     wire_forward_make(&f, WIRE_SMALL, INPUTS | OUTPUTS);
@@ -288,8 +289,10 @@ static int served_beside_copies(int fd, int other, const struct wire_region *reg
 
         wire_receive(fd, &reply);
         ck_assert_int_eq(reply.message->status, FAD__STATUS__OK);
+        ids |= UINT64_C(1) << reply.frame.id;
         wire_release(&reply);
     }
+    ck_assert_uint_eq(ids, UINT64_C(3) << 10);
     wire_forward_free(&f);
     return served;
 }

@@ -43,17 +43,18 @@ struct bench_entry {
 struct bench_context {
     const struct bench_options *options;
     const struct fa_problem *problem;
-    const char *backend;
-    double v0_us;       /* v0's median kernel time; NaN: it was not timed */
-    double ffma_tflops; /* what a loop of multiply-adds does, in turn with them; NaN: none ran */
+    const struct fa_info *info;
+    const struct fa_device *device; /* that it is on; NULL: the daemon has none */
+    double v0_us;                   /* v0's median kernel time; NaN: it was not timed */
+    double ffma_tflops; /* what a loop of multiply-adds does, in turn with them; NaN: none ran, */
+    const struct fa_error *lack; /* because of this; NULL: no GPU */
 };
 
 /* Whether it has times. */
 bool bench_was_timed(const struct bench_entry *entry);
 
-/* The lines above the entries' lines. lack: why there is no FFMA loop on a GPU, else NULL. */
-void bench_print_header(const struct bench_options *options, const struct fa_info *info,
-                        const struct fa_error *lack);
+/* For a person, the lines above the entries' lines. */
+enum cli_exit bench_print_header(const struct bench_context *context, struct cli_error *error);
 
 /* One line: columns, or a JSON object. */
 enum cli_exit bench_print(const struct bench_context *context, const struct bench_entry *entry,

@@ -25,7 +25,17 @@ static const char *parse_lengths(const char *text, void *value)
 }
 
 /* The first rows, which are of random input. */
-enum { KV_LEN, KV_HEADS, BATCH_SIZE, NUM_HEADS, HEAD_DIM, SEQ_LENS, SEED, OF_RANDOM };
+enum {
+    KV_LEN,
+    KV_HEADS,
+    BATCH_SIZE,
+    NUM_HEADS,
+    HEAD_DIM,
+    SEQ_LENS,
+    SEED,
+    OF_RANDOM,
+    SCALE = OF_RANDOM
+};
 
 static const struct cli_option options[] = {
     [KV_LEN] = {"kv-len", "N", NULL, "keys a head (default: as many as query rows)",
@@ -35,9 +45,11 @@ static const struct cli_option options[] = {
     [BATCH_SIZE] = {"batch-size", "B", "4", "batch", cli_parse_count, AT(request.shape.batch)},
     [NUM_HEADS] = {"num-heads", "H", "12", "heads", cli_parse_count, AT(request.shape.heads)},
     [HEAD_DIM] = {"head-dim", "D", "64", "head dimension", cli_parse_count, AT(request.shape.dim)},
-    [SEQ_LENS] = {"seq-lens", "LIST", "512,1024,2048", "query rows, one configuration each",
+    [SEQ_LENS] = {"seq-lens", "LIST", "512,1024,2048", "S, query rows: one configuration each",
                   parse_lengths, AT(lengths)},
     [SEED] = {"seed", "N", "1", "of the random N(0,1) input", cli_parse_u64, AT(request.seed)},
+    [SCALE] = {"scale", "X", NULL, "factor of q k^T, as of run (default: 1/sqrt(D))",
+               cli_parse_real, AT(request.scale)},
     {"q", "FILE", NULL,
      "read q from a .npy file of float32 [B,H,S,D], the one configuration then; with --k and --v",
      cli_parse_text, AT(request.inputs[REQUEST_Q])},
@@ -70,19 +82,27 @@ enum cli_exit bench_parse(int argc, char **argv, struct bench_options *out, stru
     if (words == 0)
         return cli_fail(error, CLI_USAGE,
                         "bench: say which versions first: all, or some of auto, v0, v1 and so on");
-    if (words > (int)BENCH_VERSIONS_MAX)
-        return cli_fail(error, CLI_USAGE, "bench: at most %u versions at once", BENCH_VERSIONS_MAX);
     out->versions = argv + 1;
     out->version_count = (uint32_t)words;
     out->request.kv_len_given = given & 1u << KV_LEN;
     out->request.kv_heads_given = given & 1u << KV_HEADS;
+    out->request.scale_given = given & 1u << SCALE;
     out->request.priority = FA_PRIORITY_NORMAL;
     out->request.shape_from = "the shape";
     for (int i = 0; i < OF_RANDOM && !random; i++)
         random = given & 1u << i ? options[i].name : NULL;
-    if (out->request.inputs[REQUEST_Q])
+    if (request_check_inputs(&out->request, random, error) != CLI_OK)
+        return error->code;
+    if (out->request.inputs[REQUEST_Q]) {
         out->lengths.count = 1; /* the files'; its value is unused */
-    return request_check_inputs(&out->request, random, error);
+        return CLI_OK;
+    }
+    for (uint32_t i = 0; i < out->lengths.count; i++) {
+        out->request.shape.length = out->lengths.of[i];
+        if (request_check_shape(&out->request, error) != CLI_OK)
+            return error->code;
+    }
+    return CLI_OK;
 }
 
 static const struct cli_field fields[] = {
@@ -93,22 +113,24 @@ static const struct cli_field fields[] = {
     {"backend", "the daemon's backend: \"cpu\", ..."},
     {"device", "the device's name; null when status is not OK"},
     REQUEST_FIELDS,
-    {"passed", "whether the result was right before anything was timed; as the next three, only "
+    {"passed", "whether the result was right; else nothing was timed. Only when status is OK"},
+    {"rel_l2", "L2 norm of o's error over that of the reference; null when infinite or NaN; only "
                "when status is OK"},
-    {"rel_l2", "L2 norm of o's error over that of the reference; null when infinite or NaN"},
-    {"max_row_error", "largest relative error of a row of o; null when infinite or NaN"},
-    {"rows_checked", "rows that were compared"},
-    {"repetitions", "passes that were timed; as all that follow but the last two, only when "
-                    "passed is true"},
-    {"warmup", "passes before them"},
-    {"kernel_us", "microseconds in the kernel, the median"},
-    {"kernel_p20_us", "20 of 100 took no longer"},
-    {"kernel_p80_us", "80 of 100 took no longer"},
-    {"tflops", "10^12 FLOP a second in that median; null when it is 0"},
+    {"max_row_error", "largest relative error of a row of o; as rel_l2"},
+    {"rows_checked", "rows that were compared; only when status is OK"},
+    {"repetitions", "passes that were timed; only when passed is true"},
+    {"warmup", "passes before them; only when passed is true"},
+    {"kernel_us", "whole microseconds in the kernel, the median; only when passed is true"},
+    {"kernel_p20_us", "20 of 100 took no longer; as kernel_us"},
+    {"kernel_p80_us", "80 of 100 took no longer; as kernel_us"},
+    {"tflops", "10^12 FLOP a second in that median; null when it is 0; only when passed is true"},
     {"ffma_tflops", "the same of a loop of nothing but multiply-adds, in turn with the versions; "
-                    "null where there is none"},
-    {"change_from_v0", "kernel_us over v0's, less 1; null when v0 was not timed in this run"},
-    {"client_us", "microseconds from the call to its return here, the median"},
+                    "null where there is none; only when passed is true"},
+    {"change_from_v0", "kernel_us over v0's, less 1; null when v0 was not timed in this run; only "
+                       "when passed is true"},
+    {"client_us", "microseconds from the call to its return here, the median; only when passed is "
+                  "true"},
+    {"ffma_text", "why there is no such loop on a GPU; else null"},
     {"field", "the request's field at fault, may be empty; only when status is not OK"},
     {"text", "what was wrong; only when status is not OK"},
 };
@@ -122,14 +144,14 @@ const struct cli_command cli_bench_command = {
     .notes =
         "VERSION is auto or one that `fa-cli info` lists; all: every one of those.\n"
         "For each length, every version's result is compared with a float64 reference first. Then\n"
-        "the versions take turns, one pass each, warm-ups too, so that a device whose clock "
-        "changes\n"
-        "treats all alike. One that is refused, or wrong, is not timed; the others are.\n"
-        "The kernel's time is the daemon's, without moving data and waiting; the round trip is\n"
-        "all that a client waits for. Others' work on the daemon's device counts in both.\n"
-        "%FFMA: of the rate of a loop of nothing but fused multiply-adds, in turn with them, on "
-        "the\n"
-        "first of the daemon's GPUs that this process sees too.\n"
+        "the versions take turns, one pass each, warm-ups too, so that a device whose clock\n"
+        "changes treats all alike. One that is refused, or wrong, is not timed; the others are.\n"
+        "The kernel's time is the daemon's, without moving data and waiting, in whole\n"
+        "microseconds; the round trip is all that a client waits for. Others' work on the "
+        "daemon's\n"
+        "device counts in both. %FFMA: of the rate of a loop of nothing but fused multiply-adds,\n"
+        "in turn with them.\n"
+        "Of several GPUs it is the first that this process sees, too; then by region or ipc only.\n"
         "On a CPU give fewer passes: v0 takes seconds for one at 4,12,2048,64.\n",
     .fields = fields,
     .field_count = sizeof fields / sizeof fields[0],

@@ -57,7 +57,7 @@ static enum cli_exit print_json(const struct bench_context *context,
                  cli_json_text(object, "kernel", ok ? result->kernel : NULL) &&
                  cli_json_text(object, "redirect_reason",
                                ok && result->redirected ? result->redirect_reason : NULL) &&
-                 cli_json_text(object, "backend", context->backend) &&
+                 cli_json_text(object, "backend", context->info->backend) &&
                  cli_json_text(object, "device", ok ? result->device : NULL) &&
                  request_add_json(object, &context->options->request, context->problem);
 
@@ -68,30 +68,46 @@ static enum cli_exit print_json(const struct bench_context *context,
                 cli_json_text(object, "text", entry->error.text);
     if (bench_was_timed(entry))
         built = built && add_times(object, context, entry);
+    built = built && cli_json_text(object, "ffma_text", context->lack ? context->lack->text : NULL);
     return cli_json_print(object, built, error);
 }
 
 /* --- For a person ---------------------------------------------------------------------------- */
 
-void bench_print_header(const struct bench_options *options, const struct fa_info *info,
-                        const struct fa_error *lack)
+/* What was printed shall be there, whatever comes: a length may take minutes. */
+static enum cli_exit flush(struct cli_error *error)
 {
-    char transport[80], line[sizeof *lack + 32];
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return CLI_OK;
+    return cli_fail(error, CLI_FAILED, "standard output could not be written");
+}
+
+static void print_lack(const struct fa_error *lack)
+{
+    char line[sizeof *lack + 32];
+
+    fa_error_format(lack, line, sizeof line);
+    printf("ffma    none beside them: %s\n", line);
+}
+
+enum cli_exit bench_print_header(const struct bench_context *context, struct cli_error *error)
+{
+    const struct bench_options *options = context->options;
+    char transport[80];
 
     request_ways_text(&options->request, transport, sizeof transport);
     printf("bench   on %s (backend %s): medians of %" PRIu32
            " passes of each in turns, in us, after "
-           "%" PRIu32 " warm-ups\ninput   ",
-           info->device_count > 0 ? info->devices[0].name : "no device", info->backend,
-           options->repetitions, options->warmup);
+           "%" PRIu32 " warm-up%s\ninput   ",
+           context->device ? context->device->name : "no device", context->info->backend,
+           options->repetitions, options->warmup, options->warmup == 1 ? "" : "s");
     request_print_input(&options->request);
     printf(", sent %s\n", transport);
-    if (lack) {
-        fa_error_format(lack, line, sizeof line);
-        printf("ffma    none beside them: %s\n", line);
-    }
+    if (context->lack)
+        print_lack(context->lack);
     puts("version kernel          B,H/G,S,D            N mask                   kernel       p20"
          "       p80  TFLOP/s  %FFMA    vs v0  round trip  relative L2");
+    return flush(error);
 }
 
 /* The value's text in a column; "-" for what is not known. */
@@ -149,5 +165,5 @@ enum cli_exit bench_print(const struct bench_context *context, const struct benc
     if (context->options->request.target.json)
         return print_json(context, entry, error);
     print_line(context, entry);
-    return CLI_OK;
+    return flush(error);
 }

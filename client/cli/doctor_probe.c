@@ -126,7 +126,7 @@ static enum fa_status try_passes(struct fa_client *client, struct request_tensor
     struct request_check check = {0};
     struct fa_forward_args args;
     struct fa_error wrong = {0};
-    enum fa_status status = request_places_alloc(places, tensors, client, 1, &wrong);
+    enum fa_status status = request_places_alloc(places, tensors, client, 1, NULL, &wrong);
 
     if (status == FA_OK)
         status = request_upload(tensors, client, places, 0, &wrong);

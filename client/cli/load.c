@@ -65,7 +65,7 @@ static enum cli_exit run_reference(struct load *load, struct cli_error *error)
     enum fa_status status, released;
 
     options.deadline_us = 0;
-    status = request_places_alloc(&places, &load->tensors, client->client, 1, &wrong);
+    status = request_places_alloc(&places, &load->tensors, client->client, 1, NULL, &wrong);
     if (status == FA_OK)
         status = request_upload(&load->tensors, client->client, &places, 0, &wrong);
     if (status == FA_OK)
@@ -100,8 +100,8 @@ static enum cli_exit fill(const struct load *load, struct load_client *client,
     client->slots = calloc(count, sizeof *client->slots);
     if (!client->slots)
         return cli_fail(error, CLI_FAILED, "no memory; take a smaller --inflight");
-    if (request_places_alloc(&client->places, &load->tensors, client->client, count, &wrong) !=
-        FA_OK)
+    if (request_places_alloc(&client->places, &load->tensors, client->client, count, NULL,
+                             &wrong) != FA_OK)
         return request_fail(&load->options.request, client->client, &wrong, error);
     for (uint32_t i = 0; i < count; i++) {
         struct load_slot *slot = &client->slots[i];

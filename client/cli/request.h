@@ -144,6 +144,10 @@ struct request_tensors {
     uint64_t device_bytes;
 };
 
+/* Whether the shape that the options give is one that the daemon takes. Not with inputs from files,
+ * whose shape counts. */
+enum cli_exit request_check_shape(const struct request_options *options, struct cli_error *error);
+
 /* Decides the shape, makes room, and reads or generates the inputs. Release in every case. */
 enum cli_exit request_tensors_init(struct request_tensors *out,
                                    const struct request_options *options, struct cli_error *error);
@@ -181,11 +185,12 @@ struct request_places {
     void *device;
 };
 
-/* Makes them for count requests like this one; device memory on the daemon's first device. *wrong
- * tells a failure, as in all that follow. Release in every case. */
+/* Makes them for count requests like this one, on the daemon's device with this UUID; NULL: device
+ * memory on the first that this process sees, and a region on the same, or where the daemon wants
+ * it. *wrong tells a failure, as in all that follow. Release in every case. */
 enum fa_status request_places_alloc(struct request_places *out,
                                     const struct request_tensors *tensors, struct fa_client *client,
-                                    uint32_t count, struct fa_error *wrong);
+                                    uint32_t count, const uint8_t *uuid, struct fa_error *wrong);
 
 /* client NULL: it is closed, and with it the region is gone. */
 enum fa_status request_places_release(struct request_places *places, struct fa_client *client,
@@ -269,6 +274,9 @@ void request_print_what(const struct request_options *options, const struct fa_p
 
 /* "random, seed 1", or the files' names. */
 void request_print_input(const struct request_options *options);
+
+/* The names that a version may have: "auto, v0, v1". */
+void request_version_names(const struct fa_info *info, char *out, size_t size);
 
 /* What was wrong, in terms of the options. */
 enum cli_exit request_fail(const struct request_options *options, const struct fa_client *client,

@@ -60,7 +60,7 @@ static void choose_samples(struct checking *checking, uint32_t rows)
     checking->sample_count = unique;
 }
 
-/* Compares consecutive rows of the problem, which are the reference's first count. */
+/* One output's rows against the reference's, which has only these. */
 static void compare_output(const struct request_output *output, const struct fa_problem *problem,
                            struct fa_range rows, const double *o_reference,
                            const double *lse_reference, struct fa_deviation *deviation)
@@ -72,6 +72,7 @@ static void compare_output(const struct request_output *output, const struct fa_
                      rows.count, problem->head_dim);
 }
 
+/* Compares consecutive rows of the problem. */
 static void compare(struct checking *checking, uint64_t task, struct fa_range rows)
 {
     const struct request_tensors *tensors = checking->tensors;

@@ -13,7 +13,8 @@ static enum fa_status told(enum fa_status status, const struct fa_client *client
     return status;
 }
 
-/* On the first of the daemon's devices that this process sees; *uuid is that one's. */
+/* On the device asked for, else the first of the daemon's that this process sees. *uuid is then
+ * that one's. */
 static enum fa_status alloc_device(void **out, const uint8_t **uuid, const struct fa_info *info,
                                    uint64_t bytes, struct fa_error *wrong)
 {
@@ -24,6 +25,8 @@ static enum fa_status alloc_device(void **out, const uint8_t **uuid, const struc
                             "--transport ipc: the daemon's backend is %s, which takes no CUDA IPC, "
                             "but: %s",
                             info->backend, info->transports);
+    if (*uuid)
+        return fa_cuda_alloc(out, bytes, *uuid, wrong);
     for (size_t i = 0; i < info->device_count && status == FA_NOT_FOUND; i++) {
         *uuid = info->devices[i].uuid;
         status = fa_cuda_alloc(out, bytes, *uuid, wrong);
@@ -33,9 +36,8 @@ static enum fa_status alloc_device(void **out, const uint8_t **uuid, const struc
 
 enum fa_status request_places_alloc(struct request_places *out,
                                     const struct request_tensors *tensors, struct fa_client *client,
-                                    uint32_t count, struct fa_error *wrong)
+                                    uint32_t count, const uint8_t *uuid, struct fa_error *wrong)
 {
-    const uint8_t *uuid = NULL;
     enum fa_status status = FA_OK;
 
     /* This process has these tensors in memory of its own, so that their bytes are far below 2^52,

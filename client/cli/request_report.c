@@ -58,16 +58,21 @@ void request_print_input(const struct request_options *options)
         printf("random, seed %" PRIu64, options->seed);
 }
 
+void request_version_names(const struct fa_info *info, char *out, size_t size)
+{
+    size_t length = (size_t)snprintf(out, size, "auto");
+
+    for (size_t i = 0; i < info->version_count && length < size; i++)
+        length += (size_t)snprintf(out + length, size - length, ", %s", info->versions[i].name);
+}
+
 /* The daemon does not know --version's value. */
 static enum cli_exit refuse_version(const char *version, const struct fa_info *info,
                                     struct cli_error *error)
 {
-    char names[400] = "auto";
-    size_t length = strlen(names);
+    char names[400];
 
-    for (size_t i = 0; i < info->version_count && length < sizeof names; i++)
-        length +=
-            (size_t)snprintf(names + length, sizeof names - length, ", %s", info->versions[i].name);
+    request_version_names(info, names, sizeof names);
     return cli_fail(error, CLI_USAGE, "--version '%.64s': there is none of that name; there are %s",
                     version, names);
 }

@@ -109,6 +109,14 @@ static enum cli_exit complete_problem(struct fa_problem *problem,
     return refuse_problem(options, &wrong, error);
 }
 
+enum cli_exit request_check_shape(const struct request_options *options, struct cli_error *error)
+{
+    struct fa_problem problem = {0};
+
+    shape_of_options(&problem, options);
+    return complete_problem(&problem, options, error);
+}
+
 /* --- Inputs ---------------------------------------------------------------------------------- */
 
 #define CHUNK ((uint64_t)1 << 18) /* elements a task: some milliseconds; even, as streams need */

@@ -202,7 +202,8 @@ static enum cli_exit fill_places(struct run *run, struct cli_error *error)
     struct run_pass *pass = &run->pass; /* a failure is shown as a pass that is refused */
 
     *pass = (struct run_pass){0};
-    pass->status = request_places_alloc(&run->places, &run->tensors, run->client, 1, &pass->error);
+    pass->status =
+        request_places_alloc(&run->places, &run->tensors, run->client, 1, NULL, &pass->error);
     if (pass->status == FA_OK)
         pass->status = request_upload(&run->tensors, run->client, &run->places, 0, &pass->error);
     return pass->status == FA_OK ? CLI_OK : fail_pass(run, error);

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 
 /* --- Pinned memory --------------------------------------------------------------------------- */
@@ -123,46 +124,22 @@ void cuda_host_free(struct fad_backend *base, void *memory, size_t size)
  * longer than the loop is to stand still. Launches beside it are not held up. */
 #define LOOP_ALLOC_MAX ((uint64_t)64 << 20)
 
-/* An allocation in the order of the memory stream of the device, which is the thread's current one.
- * Any thread. 0 or a status. */
-static int alloc_owned(struct cuda_device *device, struct fad_region *region)
+/* An allocation on the worker. */
+struct growth {
+    struct fad_op op;
+    struct cuda_device *device;
+    struct fad_region *region;
+    struct fad_op *asked; /* the caller's */
+};
+
+/* In the order of the memory stream of the device, which is the thread's current one. Any thread. 0
+ * or a status. */
+static int alloc(struct cuda_device *device, struct fad_region *region)
 {
-    const struct fad_region_source *source = &region->source;
-    cudaStream_t stream = device->memory.stream;
-    int status = cuda_status(
-        device, cudaMallocFromPoolAsync(&region->base, source->size, device->pool, stream),
-        "device memory");
-
-    if (status == 0 && !source->uncleared) {
-        status = cuda_status(device, cudaMemsetAsync(region->base, 0, source->size, stream),
-                             "clearing device memory");
-        if (status != 0)
-            (void)cudaFreeAsync(region->base, stream);
-    }
-    if (status == 0)
-        region->size = source->size;
-    return status;
-}
-
-static void unuse(struct cuda_device *device, uint64_t size)
-{
-    __atomic_sub_fetch(&device->used_bytes, size, __ATOMIC_RELAXED);
-}
-
-static bool run_alloc(struct fad_op *op, void *scratch)
-{
-    struct fad_region *region = op->subject;
-    struct cuda_device *device = region->base;
-
-    (void)scratch;
-    (void)cuda_use(device);
-    op->status = alloc_owned(device, region);
-    if (op->status == 0)
-        op->status = cuda_status(device, cudaStreamSynchronize(device->memory.stream),
-                                 "waiting for device memory");
-    if (op->status != 0)
-        unuse(device, region->source.size);
-    return false;
+    return cuda_status(device,
+                       cudaMallocFromPoolAsync(&region->base, region->source.size, device->pool,
+                                               device->memory.stream),
+                       "device memory");
 }
 
 static void on_allocated(struct cuda_backend *backend, struct cuda_fence *fence, int status)
@@ -171,16 +148,21 @@ static void on_allocated(struct cuda_backend *backend, struct cuda_fence *fence,
 }
 
 /* The memory is anyone's to use when the allocation's turn on its stream has come. */
-static int alloc_at_once(struct cuda_device *device, struct fad_region *region, struct fad_op *op)
+static int open_allocated(struct cuda_device *device, struct fad_region *region, struct fad_op *op)
 {
+    cudaStream_t stream = device->memory.stream;
     struct cuda_fence *fence;
     int status = cuda_fence_new(device, &fence);
 
-    if (status != 0)
-        return status;
-    status = alloc_owned(device, region);
+    region->size = region->source.size;
+    if (status == 0 && !region->source.uncleared) {
+        status = cuda_status(device, cudaMemsetAsync(region->base, 0, region->size, stream),
+                             "clearing device memory");
+        if (status != 0)
+            cuda_fence_drop(device, fence);
+    }
     if (status != 0) {
-        cuda_fence_drop(device, fence);
+        (void)cudaFreeAsync(region->base, stream);
         return status;
     }
     fence->reached = on_allocated;
@@ -188,24 +170,66 @@ static int alloc_at_once(struct cuda_device *device, struct fad_region *region, 
     return cuda_fence_put(&device->memory, fence, 0);
 }
 
+static void unuse(struct cuda_device *device, uint64_t size)
+{
+    device->used_bytes -= size;
+    if (device->used_bytes == 0)
+        device->unused_ns = uv_hrtime();
+}
+
+static bool run_alloc(struct fad_op *op, void *scratch)
+{
+    struct growth *growth = op->subject;
+
+    (void)scratch;
+    (void)cuda_use(growth->device);
+    op->status = alloc(growth->device, growth->region);
+    return false;
+}
+
+static void on_grown(struct fad_op *op)
+{
+    struct growth *growth = op->subject;
+    int status = op->status;
+
+    if (status == 0)
+        status = open_allocated(growth->device, growth->region, growth->asked);
+    if (status != 0) {
+        unuse(growth->device, growth->region->source.size);
+        cuda_complete(growth->device->backend, growth->asked, status, NULL);
+    }
+    free(growth);
+}
+
+static int alloc_by_worker(struct cuda_device *device, struct fad_region *region, struct fad_op *op)
+{
+    struct growth *growth = calloc(1, sizeof *growth);
+
+    if (!growth)
+        return FA_RESOURCE_EXHAUSTED;
+    *growth = (struct growth){.device = device, .region = region, .asked = op};
+    growth->op.done = on_grown;
+    fad_op_prepare(&growth->op, run_alloc, growth);
+    fad_worker_give(&device->worker, &growth->op);
+    return 0;
+}
+
 static int open_owned(struct cuda_device *device, struct fad_region *region, struct fad_op *op)
 {
-    const uint64_t size = region->source.size;
     int status;
 
-    __atomic_add_fetch(&device->used_bytes, size, __ATOMIC_RELAXED);
-    device->unused_ns = 0;
-    device->may_trim = true;
-    if (size > LOOP_ALLOC_MAX) {
-        region->base = device; /* for the worker to find */
-        fad_op_prepare(op, run_alloc, region);
-        fad_worker_give(&device->worker, op);
-        return 0;
+    if (region->source.size > LOOP_ALLOC_MAX) {
+        status = alloc_by_worker(device, region, op);
+    } else {
+        (void)cuda_use(device);
+        if ((status = alloc(device, region)) == 0)
+            status = open_allocated(device, region, op);
     }
-    status = alloc_at_once(device, region, op);
     if (status != 0)
-        unuse(device, size);
-    return status;
+        return status;
+    device->used_bytes += region->source.size;
+    cuda_pool_used(device);
+    return 0;
 }
 
 static void close_owned(struct cuda_device *device, struct fad_region *region, struct fad_op *op)
@@ -265,6 +289,12 @@ int cuda_region_close(struct fad_backend *base, struct fad_region *region, struc
 /* All but CUDA_POOL_KEPT goes back when no memory has been used for so long. */
 #define POOL_IDLE_NS ((uint64_t)5000000000u)
 
+void cuda_pool_used(struct cuda_device *device)
+{
+    device->may_trim = true;
+    device->unused_ns = uv_hrtime();
+}
+
 static bool run_trim(struct fad_op *op, void *scratch)
 {
     struct cuda_device *device = op->subject;
@@ -278,11 +308,7 @@ static bool run_trim(struct fad_op *op, void *scratch)
 
 void cuda_memory_tick(struct cuda_device *device, uint64_t now_ns)
 {
-    if (!device->may_trim || __atomic_load_n(&device->used_bytes, __ATOMIC_RELAXED) > 0)
-        return;
-    if (device->unused_ns == 0)
-        device->unused_ns = now_ns;
-    if (now_ns < device->unused_ns + POOL_IDLE_NS ||
+    if (!device->may_trim || device->used_bytes > 0 || now_ns < device->unused_ns + POOL_IDLE_NS ||
         __atomic_exchange_n(&device->trimming, true, __ATOMIC_ACQ_REL))
         return;
     device->may_trim = false;

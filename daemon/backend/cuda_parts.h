@@ -200,6 +200,9 @@ void cuda_host_free(struct fad_backend *backend, void *memory, size_t size);
 int cuda_region_open(struct fad_backend *backend, struct fad_region *region, struct fad_op *op);
 int cuda_region_close(struct fad_backend *backend, struct fad_region *region, struct fad_op *op);
 
+/* Memory of the pool was asked for. */
+void cuda_pool_used(struct cuda_device *device);
+
 /* Gives memory back to the system that the pool has kept, when it has been unused for a while. */
 void cuda_memory_tick(struct cuda_device *device, uint64_t now_ns);
 
@@ -221,10 +224,10 @@ struct cuda_device {
     struct cuda_queue memory, in, out; /* allocations; copies to the device, and from it */
     struct cuda_queue *streams;        /* the ranges' */
     uint32_t stream_count;
-    struct fad_worker worker; /* what may take long: handles, trimming the pool */
+    struct fad_worker worker; /* what may take long: handles, the pool's growing and trimming */
     bool worker_started;
-    uint64_t used_bytes; /* atomic: OWNED regions */
-    uint64_t unused_ns;  /* when a tick first found it 0; 0: none has since it was not */
+    uint64_t used_bytes; /* OWNED regions */
+    uint64_t unused_ns;  /* since when it is 0, and the pool was asked for nothing */
     bool may_trim;       /* the pool may have grown since it was last trimmed */
     struct fad_op trim;
     bool trimming; /* atomic */

@@ -47,6 +47,7 @@ static int launch(struct cuda_device *device, struct fad_range_op *range, cudaSt
             "memory for a kernel's scratch");
         if (r != 0)
             return r;
+        cuda_pool_used(device);
     }
     status = range->kernel->launch(&range->launch);
     if (scratch > 0)

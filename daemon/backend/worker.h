@@ -1,4 +1,4 @@
-/* worker.h: a thread of the CPU backend's that does its calls one after another. */
+/* worker.h: a thread of a backend's that does its calls one after another. */
 #ifndef FAD_WORKER_H
 #define FAD_WORKER_H
 

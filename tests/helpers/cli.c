@@ -84,6 +84,19 @@ void cli_expect_output(struct test_output *output, const char *words)
     test_output_release(output);
 }
 
+size_t cli_lines(char *text, char *lines[], size_t room)
+{
+    size_t count = 0;
+    char *end;
+
+    for (; (end = strchr(text, '\n')); text = end + 1) {
+        ck_assert_uint_lt(count, room);
+        lines[count++] = text;
+        *end = '\0';
+    }
+    return count;
+}
+
 double cli_number(const cJSON *object, const char *name)
 {
     const cJSON *item = cJSON_GetObjectItem(object, name);

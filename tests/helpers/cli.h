@@ -35,6 +35,9 @@ void cli_expect_error(struct test_output *output, int code, const char *words);
 /* Asserts exit code 0 and that stdout has the words. Releases the output. */
 void cli_expect_output(struct test_output *output, const char *words);
 
+/* Splits text, which is of lines, into them; their number, which is at most room. */
+size_t cli_lines(char *text, char *lines[], size_t room);
+
 /* Assert that the object has that field and that it is a number or a string, and return it. */
 double cli_number(const cJSON *object, const char *name);
 const char *cli_text(const cJSON *object, const char *name);
