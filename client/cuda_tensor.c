@@ -124,6 +124,30 @@ enum fa_status fa_cuda_place(struct fa_client *client, struct fa_placed *placed)
 
 /* --- The event ------------------------------------------------------------------------------- */
 
+/* Where the memory is that the daemon has of this process's for the tensor; NULL: it has none. */
+static const struct fa_cuda_home *daemons_home(const struct fa_placed *placed)
+{
+    if (placed->message.cuda_ipc)
+        return &placed->memory.home;
+    return placed->message.region && placed->tensor->region->home.driver
+               ? &placed->tensor->region->home
+               : NULL;
+}
+
+/* Puts the event into the tensor's message. */
+static void put_event(struct fa_placed *placed, struct fa_cuda_handle *handle)
+{
+    const ProtobufCBinaryData event = {sizeof handle->bytes, handle->bytes};
+
+    if (placed->message.cuda_ipc) {
+        placed->cuda_ipc.has_event = true;
+        placed->cuda_ipc.event = event;
+    } else {
+        placed->region.has_event = true;
+        placed->region.event = event;
+    }
+}
+
 enum fa_status fa_cuda_place_event(struct fa_client *client, struct fa_placed tensors[FA_TENSORS],
                                    void *event, struct fa_cuda_handle *handle)
 {
@@ -134,13 +158,14 @@ enum fa_status fa_cuda_place_event(struct fa_client *client, struct fa_placed te
      * was made at its address after its end. */
     for (int i = 0; i < FA_TENSORS; i++) {
         struct fa_placed *placed = &tensors[i];
+        const struct fa_cuda_home *home = placed->present ? daemons_home(placed) : NULL;
         enum fa_status status = FA_OK;
 
-        any |= placed->present && placed->tensor->cuda != FA_CUDA_NO;
-        if (placed->message.cuda_ipc && !sent) {
-            status = fa_cuda_export_event(event, &placed->memory.home, handle, &error);
-            placed->cuda_ipc.has_event = sent = true;
-            placed->cuda_ipc.event = (ProtobufCBinaryData){sizeof handle->bytes, handle->bytes};
+        any |= placed->present && (placed->tensor->cuda != FA_CUDA_NO || home);
+        if (home && !sent) {
+            status = fa_cuda_export_event(event, home, handle, &error);
+            put_event(placed, handle);
+            sent = true;
         } else if (placed->home.driver && !awaited) {
             status = fa_cuda_await_event(event, &placed->home, &error);
             awaited = true;
@@ -150,5 +175,6 @@ enum fa_status fa_cuda_place_event(struct fa_client *client, struct fa_placed te
     }
     return any ? FA_OK
                : fa_client_fail(client, FA_INVALID_ARGUMENT, "cuda_event",
-                                "is given, but no tensor is FA_CUDA_IPC or FA_CUDA_COPY");
+                                "is given, but no tensor is FA_CUDA_IPC or FA_CUDA_COPY, or in a "
+                                "region of fa_region_register_cuda");
 }

@@ -188,11 +188,11 @@ struct fa_forward_args {
                              FA_DEADLINE_EXCEEDED */
     struct fa_tensor q, k, v, o;
     struct fa_tensor lse; /* absent (data NULL): not wanted */
-    /* NULL: the inputs in device memory are ready now. Else a cudaEvent_t (or CUevent) that was
-     * made with cudaEventInterprocess and cudaEventDisableTiming, and recorded after the work that
-     * fills them: the daemon reads and writes nothing before it has happened (after 10 s:
-     * FA_EVENT_TIMEOUT), and for FA_CUDA_COPY tensors the call that submits waits for it. Only with
-     * such tensors. It must live, and not be recorded again, until the request is done. */
+    /* NULL: the inputs in device memory are ready now. Else a cudaEvent_t (or CUevent) made with
+     * cudaEventInterprocess and cudaEventDisableTiming, recorded after the work that fills them:
+     * the daemon reads and writes nothing before it has happened (after 10 s: FA_EVENT_TIMEOUT);
+     * for FA_CUDA_COPY tensors the call that submits waits. Only with such tensors, or registered
+     * device memory. It must live, and not be recorded again, until the request is done. */
     void *cuda_event;
 };
 

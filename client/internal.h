@@ -128,6 +128,7 @@ struct fa_region {
     uint64_t base; /* where in the daemon's region it begins */
     uint64_t size; /* bytes from there */
     bool writable;
+    struct fa_cuda_home home; /* of fa_region_register_cuda's; driver NULL: it is another */
 };
 
 TAILQ_HEAD(fa_region_list, fa_region);
@@ -337,7 +338,8 @@ void fa_cuda_locate(struct fa_cuda_memory *memory, Fad__CudaIpcLocation *locatio
 enum fa_status fa_cuda_place(struct fa_client *client, struct fa_placed *placed);
 
 /* Makes the request, whose tensors are placed, wait for the event: the daemon for those that it
- * gets by CUDA IPC, this call for those that are copied. *handle is what the message points to. */
+ * gets by CUDA IPC or has in a region of it, this call for those that are copied. *handle is what
+ * the message points to. */
 enum fa_status fa_cuda_place_event(struct fa_client *client, struct fa_placed tensors[FA_TENSORS],
                                    void *event, struct fa_cuda_handle *handle);
 

@@ -136,6 +136,7 @@ enum fa_status fa_region_register_cuda(struct fa_client *client, struct fa_regio
     if (status == FA_OK) { /* the daemon's may be larger, by what the driver rounds up to */
         assert(*out);
         (*out)->base = (uintptr_t)pointer - memory.base;
+        (*out)->home = memory.home;
         (*out)->size = memory.size - (*out)->base;
     }
     return status;

@@ -24,13 +24,8 @@ static struct fa_tensor ipc(void *data)
 /* That it is in that allocation of that id, of which the handle is. */
 static void check_location(const Fad__CudaIpcLocation *location, const void *base, uint64_t id)
 {
-    struct fake_cuda_handle handle;
-
-    ck_assert(location->has_handle && location->handle.len == sizeof handle);
-    memcpy(&handle, location->handle.data, sizeof handle);
-    ck_assert_uint_eq(handle.magic, FAKE_CUDA_MEMORY);
-    ck_assert_uint_eq(handle.base, (uintptr_t)base);
-    ck_assert_uint_eq(handle.id, id);
+    ck_assert(location->has_handle);
+    fake_cuda_expect_memory(location->handle.data, location->handle.len, base, id);
     ck_assert(location->has_buffer_id && location->has_device_uuid);
     ck_assert_uint_eq(location->buffer_id, id);
     ck_assert_uint_eq(location->device_uuid.len, 16);
@@ -50,15 +45,12 @@ static void check_place(const Fad__Tensor *tensor, const void *base, uint64_t id
 /* number 0: there is none. */
 static void check_event(const Fad__Tensor *tensor, uint32_t number)
 {
-    struct fake_cuda_event_handle handle;
+    const Fad__RegionLocation *region = tensor->region;
+    const ProtobufCBinaryData event = region ? region->event : tensor->cuda_ipc->event;
 
-    ck_assert(tensor->cuda_ipc->has_event == (number != 0));
-    if (number == 0)
-        return;
-    ck_assert_uint_eq(tensor->cuda_ipc->event.len, sizeof handle);
-    memcpy(&handle, tensor->cuda_ipc->event.data, sizeof handle);
-    ck_assert_uint_eq(handle.magic, FAKE_CUDA_EVENT);
-    ck_assert_uint_eq(handle.number, number);
+    ck_assert((region ? region->has_event : tensor->cuda_ipc->has_event) == (number != 0));
+    if (number != 0)
+        fake_cuda_expect_event(event.data, event.len, number);
 }
 
 /* --- Where they are -------------------------------------------------------------------------- */
@@ -334,14 +326,17 @@ static void regions_script(struct fake_daemon *fake, int fd, int round)
     fake_part_read(fd, &part, REGION + 1);
     ck_assert_uint_eq(part.offset, BASE);
     fake_part_answer(fd, &part, memory);
-    ck_assert(fake_read(fd, &frame));
-    forward = fake_unpack_forward(&frame);
-    ck_assert_ptr_nonnull(forward->q->region);
-    ck_assert_uint_eq(forward->q->region->region, REGION);
-    ck_assert_uint_eq(forward->q->region->offset, BASE + 8);
-    fad__forward__free_unpacked(forward, NULL);
-    fake_answer_problem(fd, &frame);
-    fake_frame_release(&frame);
+    for (uint32_t number = 0; number < 2; number++) {
+        ck_assert(fake_read(fd, &frame));
+        forward = fake_unpack_forward(&frame);
+        ck_assert_ptr_nonnull(forward->q->region);
+        ck_assert_uint_eq(forward->q->region->region, REGION);
+        ck_assert_uint_eq(forward->q->region->offset, BASE + 8);
+        check_event(forward->q, number);
+        fad__forward__free_unpacked(forward, NULL);
+        fake_answer_problem(fd, &frame);
+        fake_frame_release(&frame);
+    }
 }
 
 START_TEST(regions)
@@ -371,6 +366,9 @@ START_TEST(regions)
     ck_assert_int_eq(fa_forward(client, &problem.args, NULL), FA_INVALID_ARGUMENT);
     problem.args.q.region_offset = 8;
     ck_assert_int_eq(fa_forward(client, &problem.args, NULL), FA_OK);
+    problem.args.cuda_event = cuda->event(true);
+    ck_assert_int_eq(fa_forward(client, &problem.args, NULL), FA_OK);
+    ck_assert(!cuda->event_awaited(problem.args.cuda_event));
     fa_client_close(client);
     fake_stop(&fake);
     cuda->drop(series.base);

@@ -313,6 +313,65 @@ START_TEST(two_regions_may_be_one_memory)
 }
 END_TEST
 
+/* --- Events ---------------------------------------------------------------------------------- */
+
+static void put_region_event(struct forward *forward, enum fad_tensor t, uint64_t region)
+{
+    put_region(forward, t, region, 4096u * (unsigned)t);
+    forward->tensors[t].region->has_event = true;
+    forward->tensors[t].region->event = asked.ipc.event;
+}
+
+START_TEST(tensors_in_a_region_wait_for_an_event)
+{
+    struct forward forward;
+    const uint64_t region = registered();
+
+    forward_init(&forward, 4);
+    memset(asked.event, 9, sizeof asked.event);
+    for (int t = 0; t < FAD_TENSORS; t++)
+        put_region_event(&forward, (enum fad_tensor)t, region);
+    scripted.hold[SCRIPTED_EVENT] = true;
+    loopback_send(0, 2, &forward);
+    loopback_turn();
+    ck_assert_uint_eq(scripted.calls[SCRIPTED_EVENT], 1);
+    ck_assert_mem_eq(scripted.held[0].wait->handle, asked.event, 64);
+    ck_assert_uint_eq(scripted.held[0].wait->device, 0);
+    ck_assert_uint_eq(scripted.calls[SCRIPTED_LAUNCH], 0);
+    loopback_finish(SCRIPTED_EVENT);
+    loopback_expect(0, 2, FA_OK, NULL);
+    scripted.hold[SCRIPTED_EVENT] = false;
+    scripted.fail[SCRIPTED_EVENT] = FA_IPC_REFUSED;
+    loopback_send(0, 3, &forward);
+    loopback_expect(0, 3, FA_IPC_REFUSED, "q.region.event");
+}
+END_TEST
+
+/* Only the client's own memory on a GPU has any. */
+START_TEST(other_regions_have_no_event)
+{
+    struct forward forward;
+    struct wire_region own;
+    const uint64_t region = registered();
+
+    loopback_region(&own, 0, 1 << 16, true);
+    forward_init(&forward, 4);
+    for (int t = 0; t < FAD_TENSORS; t++)
+        put_region(&forward, (enum fad_tensor)t, region, 4096u * (unsigned)t);
+    put_region_event(&forward, FAD_K, own.id);
+    loopback_send(0, 2, &forward);
+    loopback_expect(0, 2, FA_INVALID_ARGUMENT, "k.region.event");
+    put_region_event(&forward, FAD_K, region);
+    forward.tensors[FAD_K].region->event.len = 63;
+    loopback_send(0, 3, &forward);
+    loopback_expect(0, 3, FA_INVALID_ARGUMENT, "k.region.event");
+    put_region_event(&forward, FAD_K, region);
+    loopback_send(0, 4, &forward);
+    loopback_expect(0, 4, FA_OK, NULL);
+    ck_assert_uint_eq(scripted.calls[SCRIPTED_EVENT], 1);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("ipc_regions");
@@ -330,6 +389,8 @@ Suite *test_suite(void)
     tcase_add_test(tests, direct_handles_are_not_charged);
     tcase_add_test(tests, an_event_makes_no_other_memory);
     tcase_add_test(tests, a_region_and_a_handle_may_name_one_memory);
+    tcase_add_test(tests, tensors_in_a_region_wait_for_an_event);
+    tcase_add_test(tests, other_regions_have_no_event);
     tcase_add_test(tests, two_regions_may_be_one_memory);
     suite_add_tcase(suite, tests);
     return suite;

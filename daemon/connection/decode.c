@@ -79,6 +79,18 @@ static enum fa_status decode_memfd(const Fad__MemfdLocation *in, enum fad_tensor
     return FA_OK;
 }
 
+static enum fa_status decode_event(bool given, ProtobufCBinaryData event, enum fad_tensor tensor,
+                                   const char *field, struct fad_location *out,
+                                   struct fa_error *error)
+{
+    if (given && event.len != sizeof out->event)
+        return refuse(error, tensor, field, "must have 64 bytes (cudaIpcEventHandle_t)");
+    out->has_event = given;
+    if (given)
+        memcpy(out->event, event.data, sizeof out->event);
+    return FA_OK;
+}
+
 static enum fa_status decode_region(const Fad__RegionLocation *in, enum fad_tensor tensor,
                                     struct fad_location *out, struct fa_error *error)
 {
@@ -91,7 +103,7 @@ static enum fa_status decode_region(const Fad__RegionLocation *in, enum fad_tens
         return refuse(error, tensor, "region.offset", "not a multiple of 4");
     out->region_id = in->region;
     out->offset = in->offset;
-    return FA_OK;
+    return decode_event(in->has_event, in->event, tensor, "region.event", out, error);
 }
 
 static enum fa_status refuse_ipc(struct fa_error *error, const char *field, const char *of_it,
@@ -111,14 +123,9 @@ enum fa_status fad_ipc_decode(const Fad__CudaIpcLocation *in, const char *field,
         return refuse_ipc(error, field, "buffer_id", "missing");
     if (!in->has_device_uuid || in->device_uuid.len != sizeof out->device_uuid)
         return refuse_ipc(error, field, "device_uuid", "must have 16 bytes");
-    if (in->has_event && in->event.len != sizeof out->event)
-        return refuse_ipc(error, field, "event", "must have 64 bytes (cudaIpcEventHandle_t)");
     memcpy(out->handle, in->handle.data, sizeof out->handle);
     memcpy(out->device_uuid, in->device_uuid.data, sizeof out->device_uuid);
     out->buffer_id = in->buffer_id;
-    out->has_event = in->has_event;
-    if (in->has_event)
-        memcpy(out->event, in->event.data, sizeof out->event);
     return FA_OK;
 }
 
@@ -136,7 +143,7 @@ static enum fa_status decode_ipc(const Fad__CudaIpcLocation *in, enum fad_tensor
     if (in->offset % 4 != 0)
         return refuse(error, tensor, "cuda_ipc.offset", "not a multiple of 4");
     out->offset = in->offset;
-    return FA_OK;
+    return decode_event(in->has_event, in->event, tensor, "cuda_ipc.event", out, error);
 }
 
 static enum fa_status decode_strides(const Fad__Tensor *in, enum fad_tensor tensor,

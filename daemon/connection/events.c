@@ -18,15 +18,10 @@ struct fad_events {
     struct event of[FAD_TENSORS];
 };
 
-static bool names_event(const struct fad_location *at)
-{
-    return at->place == FAD_IPC && at->ipc.has_event;
-}
-
 static void add(struct fad_job *job, enum fad_tensor tensor)
 {
     struct fad_events *events = job->events;
-    const uint8_t *handle = job->request.at[tensor].ipc.event;
+    const uint8_t *handle = job->request.at[tensor].event;
     struct event *event = &events->of[events->count];
 
     for (uint32_t i = 0; i < events->count; i++)
@@ -42,7 +37,7 @@ static void add(struct fad_job *job, enum fad_tensor tensor)
 bool fad_events_plan(struct fad_job *job)
 {
     for (int t = 0; t < FAD_TENSORS; t++) {
-        if (!names_event(&job->request.at[t]))
+        if (!job->request.at[t].has_event)
             continue;
         if (!job->events && !(job->events = calloc(1, sizeof *job->events)))
             return false;
@@ -60,7 +55,8 @@ static void fail(const struct event *event, int status, const char *text)
 {
     char field[sizeof event->job->error.field];
 
-    snprintf(field, sizeof field, "%s.cuda_ipc.event", fad_tensor_name(event->tensor));
+    snprintf(field, sizeof field, "%s.%s.event", fad_tensor_name(event->tensor),
+             event->job->request.at[event->tensor].place == FAD_IPC ? "cuda_ipc" : "region");
     fad_job_fail(event->job, status, field, text);
 }
 

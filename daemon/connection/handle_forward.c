@@ -143,11 +143,14 @@ static enum fa_status find_regions(const struct fad_connection *connection,
         if (at->place != FAD_REGION)
             continue;
         at->region = fad_region_find(connection, at->region_id);
-        if (at->region)
-            continue;
-        snprintf(field, sizeof field, "%s.region.region", fad_tensor_name((enum fad_tensor)t));
-        return fa_error_set(error, FA_NOT_FOUND, field, "this connection has no region %" PRIu64,
-                            at->region_id);
+        snprintf(field, sizeof field, "%s.region.%s", fad_tensor_name((enum fad_tensor)t),
+                 at->region ? "event" : "region");
+        if (!at->region)
+            return fa_error_set(error, FA_NOT_FOUND, field,
+                                "this connection has no region %" PRIu64, at->region_id);
+        if (at->has_event && at->region->region.source.kind != FAD_REGION_IPC)
+            return fa_error_set(error, FA_INVALID_ARGUMENT, field,
+                                "the region is not of the client's memory on a GPU (cuda_ipc)");
     }
     return FA_OK;
 }

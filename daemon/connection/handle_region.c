@@ -27,11 +27,9 @@ static enum fa_status ipc_source(const struct fad_engine *engine, const Fad__Cud
 
     if (fad_ipc_decode(in, "cuda_ipc", &ipc, error) != FA_OK)
         return error->status;
-    if (ipc.has_event)
-        return fa_error_set(
-            error, FA_INVALID_ARGUMENT, "cuda_ipc.event",
-            "a region waits for none: let the work that fills it end first, or name the "
-            "memory in requests by cuda_ipc with their event");
+    if (in->has_event)
+        return fa_error_set(error, FA_INVALID_ARGUMENT, "cuda_ipc.event",
+                            "a region waits for none: requests name theirs in region.event");
     source->kind = FAD_REGION_IPC;
     source->buffer_id = ipc.buffer_id;
     memcpy(source->handle, ipc.handle, sizeof source->handle);

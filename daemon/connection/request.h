@@ -26,8 +26,6 @@ struct fad_ipc {
     uint8_t handle[64]; /* cudaIpcMemHandle_t */
     uint64_t buffer_id;
     uint8_t device_uuid[16];
-    bool has_event;
-    uint8_t event[64]; /* cudaIpcEventHandle_t: the job waits for it */
 };
 
 struct fad_location {
@@ -38,6 +36,8 @@ struct fad_location {
     uint64_t region_id;
     struct fad_client_region *region; /* REGION: set by the caller before fad_request_check */
     struct fad_ipc ipc;
+    bool has_event;    /* REGION, IPC */
+    uint8_t event[64]; /* cudaIpcEventHandle_t: the job waits for it */
 };
 
 struct fad_request {

@@ -54,6 +54,27 @@ void *fake_cuda_open(const uint8_t bytes[64], struct fake_cuda_handle *out)
     return memory;
 }
 
+void fake_cuda_expect_memory(const uint8_t *bytes, size_t size, const void *base, uint64_t id)
+{
+    struct fake_cuda_handle handle;
+
+    ck_assert_uint_eq(size, sizeof handle);
+    memcpy(&handle, bytes, sizeof handle);
+    ck_assert_uint_eq(handle.magic, FAKE_CUDA_MEMORY);
+    ck_assert_uint_eq(handle.base, (uintptr_t)base);
+    ck_assert_uint_eq(handle.id, id);
+}
+
+void fake_cuda_expect_event(const uint8_t *bytes, size_t size, uint32_t number)
+{
+    struct fake_cuda_event_handle handle;
+
+    ck_assert_uint_eq(size, sizeof handle);
+    memcpy(&handle, bytes, sizeof handle);
+    ck_assert_uint_eq(handle.magic, FAKE_CUDA_EVENT);
+    ck_assert_uint_eq(handle.number, number);
+}
+
 static void serve_ipc(Fad__HelloReply *hello, const void *data)
 {
     static char *transports[] = {FAKE_TEXT("inline"), FAKE_TEXT("memfd"), FAKE_TEXT("region"),

@@ -78,6 +78,11 @@ const char *fake_cuda_path(bool old);
 /* Maps the memory that a handle names, of whatever process; end with munmap of its size. */
 void *fake_cuda_open(const uint8_t bytes[64], struct fake_cuda_handle *out);
 
+/* Assert that these bytes are the handle of memory that begins there and has that id, or of the
+ * event with that number. */
+void fake_cuda_expect_memory(const uint8_t *bytes, size_t size, const void *base, uint64_t id);
+void fake_cuda_expect_event(const uint8_t *bytes, size_t size, uint32_t number);
+
 /* fake_hello of a daemon that serves the first device by CUDA IPC. */
 void fake_cuda_hello(int fd);
 

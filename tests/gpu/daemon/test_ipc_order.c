@@ -57,6 +57,37 @@ START_TEST(row_6_inputs_that_a_kernel_still_computes)
 }
 END_TEST
 
+/* The same with tensors in a region of the memory. */
+START_TEST(row_6_inputs_in_a_region)
+{
+    struct peer peer;
+    struct peer_memory memory;
+    struct wire_forward f;
+    uint8_t event[64];
+    uint64_t seed = 98;
+    int fd = wire_greet();
+
+    peer_start(&peer, 0);
+    peer_forward_make(&f, &peer, &memory, (struct wire_shape){1, 2, 2, 130, 150, 64});
+    peer_register(&memory, fd, true);
+    wire_forward_use_regions(&f, ALL, &memory.region);
+    peer_event(&peer, 0, event);
+    f.lodged[FAD_V].has_event = true;
+    f.lodged[FAD_V].event = (ProtobufCBinaryData){sizeof event, event};
+    for (unsigned round = 0; round < 4; round++) {
+        refill(&f, &seed);
+        peer_push(&memory, 50);
+        peer_tell(&peer, "record 0");
+        peer_run(fd, &f, 10 + round, &memory);
+    }
+    wire_release_region(fd, memory.region.id);
+    wire_forward_free(&f);
+    peer_free(&memory);
+    peer_stop(&peer);
+    close(fd);
+}
+END_TEST
+
 /* Several requests at once, each with an event of its own on one stream, and one on two events. */
 START_TEST(row_6_each_request_waits_for_its_own_event)
 {
@@ -264,6 +295,7 @@ Suite *test_suite(void)
 {
     const TTest *const tests[] = {
         row_6_inputs_that_a_kernel_still_computes,
+        row_6_inputs_in_a_region,
         row_6_each_request_waits_for_its_own_event,
         events_that_the_driver_refuses,
         row_25_event_that_never_fires,
