@@ -69,8 +69,8 @@ static enum cli_exit choose_versions(struct bench *bench, struct cli_error *erro
     const struct fa_info *info = fa_client_info(bench->client);
     char names[400];
 
-    for (uint32_t i = 0; i < bench->options.version_count; i++) {
-        const char *word = bench->options.versions[i];
+    for (uint32_t i = 0; i < bench->options.versions.count; i++) {
+        const char *word = bench->options.versions.of[i];
         const bool all = !strcmp(word, "all");
 
         if (!all && !is_known(info, word)) {

@@ -19,8 +19,7 @@ struct bench_options {
     struct request_options request; /* first; of its shape the length is set for each in turn */
     struct bench_lengths lengths;
     uint32_t warmup, repetitions; /* passes of each version and length */
-    char *const *versions;        /* the words before the options */
-    uint32_t version_count;       /* > 0 */
+    struct cli_operands versions; /* names, or "all" */
 };
 
 enum cli_exit bench_parse(int argc, char **argv, struct bench_options *out,

@@ -72,18 +72,12 @@ enum cli_exit bench_parse(int argc, char **argv, struct bench_options *out, stru
 {
     const char *random = NULL;
     uint32_t given;
-    int words = 0;
 
-    while (words + 1 < argc && argv[words + 1][0] != '-')
-        words++;
-    if (cli_parse(&cli_bench_command, argc - words, argv + words, out, sizeof *out, &given,
-                  error) != CLI_OK)
+    if (cli_parse(&cli_bench_command, argc, argv, out, sizeof *out, &given, error) != CLI_OK)
         return error->code;
-    if (words == 0)
+    if (out->versions.count == 0)
         return cli_fail(error, CLI_USAGE,
-                        "bench: say which versions first: all, or some of auto, v0, v1 and so on");
-    out->versions = argv + 1;
-    out->version_count = (uint32_t)words;
+                        "bench: say which versions: all, or some of auto, v0, v1 and so on");
     out->request.kv_len_given = given & 1u << KV_LEN;
     out->request.kv_heads_given = given & 1u << KV_HEADS;
     out->request.scale_given = given & 1u << SCALE;
@@ -139,6 +133,7 @@ const struct cli_command cli_bench_command = {
     .name = "bench",
     .title = "Time versions side by side, each checked before it is timed",
     .operands = "all|VERSION...",
+    .operands_at = AT(versions),
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .notes =

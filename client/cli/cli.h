@@ -48,7 +48,8 @@ struct cli_field {
 struct cli_command {
     const char *name;
     const char *title;    /* one line for the list of commands */
-    const char *operands; /* the words before the options, for its help; NULL: it takes none */
+    const char *operands; /* words beside the options, for its help; NULL: it takes none */
+    size_t operands_at;   /* of a struct cli_operands in the command's struct */
     const struct cli_option *options;
     size_t option_count;
     const char *notes; /* printed below the options by its help; NULL: none */

@@ -147,6 +147,24 @@ static enum cli_exit refuse(const struct cli_command *command, int got, char **a
     return unknown(command, argv[optind > 1 ? optind - 1 : 1], error);
 }
 
+/* A word that is no option. */
+static enum cli_exit take_operand(const struct cli_command *command, const char *word, void *values,
+                                  struct cli_error *error)
+{
+    struct cli_operands *operands =
+        command->operands ? (void *)((char *)values + command->operands_at) : NULL;
+
+    if (!operands)
+        return cli_fail(error, CLI_USAGE,
+                        "'%s': %s takes options only; `fa-cli help %s` lists them", word,
+                        command->name, command->name);
+    if (operands->count == CLI_OPERAND_MAX)
+        return cli_fail(error, CLI_USAGE, "'%s': %s takes at most %d such words", word,
+                        command->name, CLI_OPERAND_MAX);
+    operands->of[operands->count++] = word;
+    return CLI_OK;
+}
+
 enum cli_exit cli_parse(const struct cli_command *command, int argc, char **argv, void *values,
                         size_t size, uint32_t *given, struct cli_error *error)
 {
@@ -172,21 +190,19 @@ enum cli_exit cli_parse(const struct cli_command *command, int argc, char **argv
         if (!is_exact(command, word))
             return unknown(command, word, error);
         got = getopt_long(argc, argv, "+:", longs, NULL);
-        if (got == -1)
-            break;
+        if (got == -1 && optind >= argc)
+            return CLI_OK;
+        if (got == -1) {
+            if (take_operand(command, argv[optind++], values, error) != CLI_OK)
+                return error->code;
+            continue;
+        }
         if (got == '?' || got == ':')
             return refuse(command, got, argv, error);
         if (set(&command->options[got - 1], optarg, values, error) != CLI_OK)
             return error->code;
         *given |= UINT32_C(1) << (got - 1);
     }
-    if (optind < argc)
-        return cli_fail(
-            error, CLI_USAGE,
-            command->operands ? "'%s': %s takes %s first, and then options only"
-                              : "'%s': %s takes options only; `fa-cli help %s` lists them",
-            argv[optind], command->name, command->operands ? command->operands : command->name);
-    return CLI_OK;
 }
 
 /* --- Help ------------------------------------------------------------------------------------ */

@@ -9,7 +9,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define CLI_OPTION_MAX 32
+#define CLI_OPTION_MAX  32
+#define CLI_OPERAND_MAX 32
+
+/* Words of the command line that are no options and no option's value, in their order. */
+struct cli_operands {
+    const char *of[CLI_OPERAND_MAX];
+    uint32_t count;
+};
 
 /* Turns text into *value. NULL when it did, else what a right value would be: "must be ...". */
 typedef const char *cli_parse_fn(const char *text, void *value);
