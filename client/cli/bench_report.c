@@ -127,7 +127,7 @@ static void print_times(const struct bench_context *context, const struct bench_
 
     printf(" %9.0f %9.0f %9.0f", kernel_us, cli_percentile(entry->kernel_us, count, 20),
            cli_percentile(entry->kernel_us, count, 80));
-    snprintf(text, sizeof text, "%.4g", tflops);
+    snprintf(text, sizeof text, tflops < 0.01 ? "%.2e" : "%.4g", tflops);
     print_known(8, text, tflops);
     snprintf(text, sizeof text, "%.1f", ffma_percent);
     print_known(6, text, ffma_percent);
