@@ -173,26 +173,10 @@ static void serve(struct fake_daemon *fake, int fd, int round)
 
 static const struct answer right = {.lse = -INFINITY};
 
-/* Runs the count words of argv, and --socket, on a fake daemon. */
-static struct test_output run_on(struct script *script, const char *const argv[], size_t count)
-{
-    struct fake_daemon fake;
-    const char *whole[24] = {0};
-    struct test_output output;
-
-    ck_assert_uint_lt(count + 2, sizeof whole / sizeof whole[0]);
-    memcpy(whole, argv, count * sizeof *argv);
-    fake_start(&fake, serve, script, 1);
-    whole[count] = "--socket";
-    whole[count + 1] = fake.path;
-    output = test_run_vector(whole);
-    fake_stop(&fake);
-    return output;
-}
-
-#define RUN_ON(script, ...)                                                                  \
-    run_on(script, (const char *const[]){test_program("fa-cli"), "run", EMPTY, __VA_ARGS__}, \
-           sizeof((const char *[]){"", "", EMPTY, __VA_ARGS__}) / sizeof(const char *))
+#define RUN_ON(script, ...)                                                              \
+    cli_run_on(serve, script,                                                            \
+               (const char *const[]){test_program("fa-cli"), "run", EMPTY, __VA_ARGS__}, \
+               sizeof((const char *[]){"", "", EMPTY, __VA_ARGS__}) / sizeof(const char *))
 
 START_TEST(a_right_answer_passes)
 {
@@ -297,10 +281,10 @@ START_TEST(progress_is_of_all_repeats)
     for (int i = 0; i < script.count; i++)
         script.answers[i] = right;
     output =
-        run_on(&script,
-               (const char *const[]){"/bin/sh", "-c", "exec \"$@\" 2>\"$0\"", ptsname(terminal),
-                                     test_program("fa-cli"), "run", EMPTY, "--repeat", "8"},
-               13);
+        cli_run_on(serve, &script,
+                   (const char *const[]){"/bin/sh", "-c", "exec \"$@\" 2>\"$0\"", ptsname(terminal),
+                                         test_program("fa-cli"), "run", EMPTY, "--repeat", "8"},
+                   13);
     cli_expect_output(&output, "PASS");
     ck_assert_int_gt(read(terminal, shown, sizeof shown - 1), 0);
     ck_assert_msg(strstr(shown, "fa-cli: repeating the pass: ") != NULL, "%s", shown);
