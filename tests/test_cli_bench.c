@@ -47,7 +47,7 @@ START_TEST(a_line_for_each_version_and_length)
         ck_assert_int_eq(strncmp(line, begins[i], 3), 0);
         snprintf(shape, sizeof shape, " 1,2,%d,64 ", i < 5 ? 5 : 70);
         ck_assert_msg(strstr(line, shape) && strstr(line, " none "), "%s", line);
-        ck_assert_msg(strstr(line, "% ") && strstr(line, "e-07"), "%s", line);
+        ck_assert_msg(strstr(line, "% ") && strstr(line, "e-0"), "%s", line);
     }
     test_output_release(&output);
 }

@@ -124,6 +124,9 @@ void cuda_host_free(struct fad_backend *base, void *memory, size_t size)
  * longer than the loop is to stand still. Launches beside it are not held up. */
 #define LOOP_ALLOC_MAX ((uint64_t)64 << 20)
 
+/* What clearing that is expected to take, at least: too long to be polled for. */
+#define GROWN_NS 200000u
+
 /* An allocation on the worker. */
 struct growth {
     struct fad_op op;
@@ -147,8 +150,10 @@ static void on_allocated(struct cuda_backend *backend, struct cuda_fence *fence,
     cuda_complete(backend, fence->subject, status, NULL);
 }
 
-/* The memory is anyone's to use when the allocation's turn on its stream has come. */
-static int open_allocated(struct cuda_device *device, struct fad_region *region, struct fad_op *op)
+/* The memory is anyone's to use when the allocation's turn on its stream has come, about
+ * expected_ns from now. */
+static int open_allocated(struct cuda_device *device, struct fad_region *region,
+                          uint64_t expected_ns, struct fad_op *op)
 {
     cudaStream_t stream = device->memory.stream;
     struct cuda_fence *fence;
@@ -167,7 +172,7 @@ static int open_allocated(struct cuda_device *device, struct fad_region *region,
     }
     fence->reached = on_allocated;
     fence->subject = op;
-    return cuda_fence_put(&device->memory, fence, 0);
+    return cuda_fence_put(&device->memory, fence, expected_ns);
 }
 
 static void unuse(struct cuda_device *device, uint64_t size)
@@ -190,13 +195,16 @@ static bool run_alloc(struct fad_op *op, void *scratch)
 static void on_grown(struct fad_op *op)
 {
     struct growth *growth = op->subject;
+    struct cuda_device *device = growth->device;
     int status = op->status;
 
     if (status == 0)
-        status = open_allocated(growth->device, growth->region, growth->asked);
-    if (status != 0) {
-        unuse(growth->device, growth->region->source.size);
-        cuda_complete(growth->device->backend, growth->asked, status, NULL);
+        status = open_allocated(device, growth->region, GROWN_NS, growth->asked);
+    if (status == 0) {
+        cuda_wake_later(device->backend); /* no call was taken just now: nobody polls */
+    } else {
+        unuse(device, growth->region->source.size);
+        cuda_complete(device->backend, growth->asked, status, NULL);
     }
     free(growth);
 }
@@ -223,7 +231,7 @@ static int open_owned(struct cuda_device *device, struct fad_region *region, str
     } else {
         (void)cuda_use(device);
         if ((status = alloc(device, region)) == 0)
-            status = open_allocated(device, region, op);
+            status = open_allocated(device, region, 0, op);
     }
     if (status != 0)
         return status;

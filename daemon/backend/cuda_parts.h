@@ -86,6 +86,9 @@ void cuda_queue_deinit(struct cuda_queue *queue);
 /* fad_backend_ops.poll. The loop is woken for what is not worth polling: by the waiter, and at the
  * latest by the timer, which runs while there is anything to be seen. */
 bool cuda_poll(struct fad_backend *backend);
+
+/* Sees to the wake-up: for fences, none of them brief, that were put when no call was taken. */
+void cuda_wake_later(struct cuda_backend *backend);
 void cuda_start_timer(struct cuda_backend *backend);
 
 /* The waiter's thread, and what its handle calls when it is back. */

@@ -203,7 +203,7 @@ static struct cuda_fence *next_due(const struct cuda_backend *backend)
     return first;
 }
 
-static void wake_later(struct cuda_backend *backend)
+void cuda_wake_later(struct cuda_backend *backend)
 {
     struct cuda_waiter *waiter = &backend->waiter;
     const struct cuda_fence *fence = next_due(backend);
@@ -234,7 +234,7 @@ bool cuda_poll(struct fad_backend *base)
     look_at_all(backend, spins);
     if (backend->brief > 0 || spins)
         return true;
-    wake_later(backend);
+    cuda_wake_later(backend);
     return false;
 }
 
@@ -246,7 +246,7 @@ void cuda_on_woken(uv_async_t *handle)
     fad_completions_watch(backend->base.completions);
     look_at_all(backend, false);
     if (backend->brief == 0) /* else the loop polls */
-        wake_later(backend);
+        cuda_wake_later(backend);
     fad_completions_drain(backend->base.completions);
 }
 

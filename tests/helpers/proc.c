@@ -291,9 +291,7 @@ static void show_log(const struct test_daemon *daemon)
     free(log);
 }
 
-/* Whether it serves: it then closes a connection on which nothing will come. The socket alone may
- * be there long before, while a GPU is made ready. */
-static bool serves(const char *path)
+bool test_daemon_serves(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const struct timeval patience = {.tv_sec = 1};
@@ -315,7 +313,7 @@ static void await_daemon(struct test_daemon *daemon)
 {
     long long deadline = test_now_ms() + TEST_PROGRAM_SECONDS * 1000LL;
 
-    while (!serves(daemon->socket)) {
+    while (!test_daemon_serves(daemon->socket)) {
         int status;
 
         if (waitpid(daemon->pid, &status, WNOHANG) == daemon->pid) {

@@ -61,8 +61,12 @@ struct test_daemon {
     char log[96];
 };
 
-/* Starts `fad --socket <socket> extra...` and waits until a connect succeeds. extra is NULL or ends
- * with NULL. The probing connection sends nothing and closes at once. */
+/* Whether a daemon serves at the socket: it then closes a connection on which nothing will come. The
+ * socket alone may be there long before, while a GPU is made ready. */
+bool test_daemon_serves(const char *path);
+
+/* Starts `fad --socket <socket> extra...` and waits until it serves. extra is NULL or ends with
+ * NULL. */
 void test_daemon_start(struct test_daemon *daemon, const char *const extra[]);
 
 /* Sends SIGTERM, asserts exit code 0 and that the socket is gone, and removes the directory. On an
