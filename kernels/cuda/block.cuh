@@ -79,8 +79,11 @@ template <int T>
 __device__ __forceinline__ void copy_q(const struct args &args, const struct tile &tile,
                                        const block_of<T> &block)
 {
-    copy_tile(block.q, block.stride, T, block.width, tile.q, args.problem.q.row, (int)tile.rows,
-              (int)args.problem.head_dim, args.sign);
+    float4 q[COPY_ROWS];
+
+    load_tile<T>(q, tile.q, args.problem.q.row, (int)tile.rows, (int)args.problem.head_dim,
+                 args.aligned);
+    store_tile<T>(block.q, block.stride, block.width, q, args.sign);
 }
 
 /* The keys from `first` on, of which there is one at least. */
@@ -90,11 +93,12 @@ __device__ __forceinline__ void copy_kv(const struct args &args, const struct ti
 {
     const struct fa_problem &problem = args.problem;
     const int keys = tile_keys(args, first, T), width = (int)problem.head_dim;
+    float4 k[COPY_ROWS], v[COPY_ROWS];
 
-    copy_tile(block.k, block.stride, T, block.width, tile.k + first * problem.k.row, problem.k.row,
-              keys, width);
-    copy_tile(block.v, block.stride, T, block.width, tile.v + first * problem.v.row, problem.v.row,
-              keys, width);
+    load_tile<T>(k, tile.k + first * problem.k.row, problem.k.row, keys, width, args.aligned);
+    load_tile<T>(v, tile.v + first * problem.v.row, problem.v.row, keys, width, args.aligned);
+    store_tile<T>(block.k, block.stride, block.width, k);
+    store_tile<T>(block.v, block.stride, block.width, v);
 }
 
 /* No keys yet. */

@@ -39,6 +39,11 @@ __device__ __forceinline__ float4 load4(const float *from)
     return *(const float4 *)from;
 }
 
+__device__ __forceinline__ void store4(float *to, float4 x)
+{
+    *(float4 *)to = x;
+}
+
 /* sums[i][j] += a's row i * STEP times b's row j * STEP, over `width` elements (a multiple of 4),
  * in their order. UNROLL steps of 4 are one piece of code. */
 template <int UNROLL, int R, int C, int STEP>
@@ -95,6 +100,69 @@ __device__ __forceinline__ void add_values(float (&sums)[R][4], const float *wei
             }
         }
     }
+}
+
+/* Copies of tiles of T rows and at most 4096 / T columns by blocks of 256 threads go through
+ * registers: a thread has 4 elements of each of COPY_ROWS rows, T / COPY_ROWS apart. What follows of
+ * a loop's tiles can so be on its way before their room is free, and all of a thread's loads are
+ * before any of its stores. */
+#define COPY_ROWS 4
+
+template <int T> __device__ __forceinline__ int copy_row()
+{
+    return (int)threadIdx.x / (1024 / T) % (T / COPY_ROWS);
+}
+
+template <int T> __device__ __forceinline__ int copy_column()
+{
+    return (int)threadIdx.x % (1024 / T) * 4;
+}
+
+/* The thread's part of `rows` rows of `width` elements; zeroes where there are none. aligned: rows
+ * begin at multiples of 16 bytes. */
+template <int T>
+__device__ __forceinline__ void load_tile(float4 (&x)[COPY_ROWS], const float *from,
+                                          int64_t row_stride, int rows, int width, bool aligned)
+{
+    const int left = width - copy_column<T>();
+    const int64_t step = T / COPY_ROWS * row_stride;
+
+    __builtin_assume(__isGlobal(from));
+    from += copy_row<T>() * row_stride + copy_column<T>();
+    rows = left > 0 ? rows - copy_row<T>() : 0;
+    if (aligned && width % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < COPY_ROWS; i++, from += step) {
+            x[i] = {0, 0, 0, 0};
+            if (i * (T / COPY_ROWS) < rows)
+                x[i] = load4(from);
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < COPY_ROWS; i++, from += step) {
+        x[i] = {0, 0, 0, 0};
+        if (i * (T / COPY_ROWS) < rows) {
+            x[i].x = from[0];
+            x[i].y = left > 1 ? from[1] : 0;
+            x[i].z = left > 2 ? from[2] : 0;
+            x[i].w = left > 3 ? from[3] : 0;
+        }
+    }
+}
+
+/* What load_tile found, times factor, to the first `padded` columns of a tile in shared memory;
+ * padded is the width rounded up to a multiple of 4, or more. */
+template <int T>
+__device__ __forceinline__ void store_tile(float *to, int stride, int padded,
+                                           const float4 (&x)[COPY_ROWS], float factor = 1)
+{
+    to += copy_row<T>() * stride + copy_column<T>();
+    if (copy_column<T>() < padded)
+#pragma unroll
+        for (int i = 0; i < COPY_ROWS; i++)
+            store4(to + i * (T / COPY_ROWS) * stride,
+                   {factor * x[i].x, factor * x[i].y, factor * x[i].z, factor * x[i].w});
 }
 
 /* Copies `rows` rows of `width` elements, times factor, into a tile of tile_rows by padded, the
