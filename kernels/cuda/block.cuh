@@ -129,27 +129,38 @@ __device__ __forceinline__ void score(const block_of<T> &block,
                 column + j * BLOCK_SIDE < visible[i] ? scores[i][j] : -INFINITY;
 }
 
-/* Scores to weights; a warp takes whole rows. */
+/* Scores to weights. A warp takes whole rows, all of its rows at once: sums across lanes are long
+ * waits, and those of different rows overlap. */
 template <int T>
 __device__ __forceinline__ void weigh_rows(const block_of<T> &block, float scale_log2)
 {
-    constexpr int C = (T + 31) / 32;
-    const int lane = (int)threadIdx.x % 32;
+    constexpr int R = T / BLOCK_WARPS, C = (T + 31) / 32;
+    const int first = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    float *const weights = block.weights + first * weight_stride(T) + lane;
+    float scores[R][C], top[R], sum[R], alpha[R];
 
-    for (int row = (int)threadIdx.x / 32; row < T; row += BLOCK_WARPS) {
-        float *weights = block.weights + row * weight_stride(T);
-        float scores[1][C], top[1] = {block.top[row]}, sum[1] = {block.sum[row]}, alpha[1];
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+        top[i] = block.top[first + i * BLOCK_WARPS];
+        sum[i] = block.sum[first + i * BLOCK_WARPS];
 #pragma unroll
         for (int j = 0; j < C; j++)
-            scores[0][j] = lane + 32 * j < T ? weights[lane + 32 * j] : -INFINITY;
-        weigh<1, C, 31>(scores, top, sum, alpha, scale_log2);
+            scores[i][j] = lane + 32 * j < T ? weights[i * BLOCK_WARPS * weight_stride(T) + 32 * j]
+                                             : -INFINITY;
+    }
+    weigh<R, C, 31>(scores, top, sum, alpha, scale_log2);
+    __syncwarp(); /* all lanes have read top and sum */
+#pragma unroll
+    for (int i = 0; i < R; i++) {
 #pragma unroll
         for (int j = 0; j < C; j++)
             if (lane + 32 * j < T)
-                weights[lane + 32 * j] = scores[0][j];
-        __syncwarp();
-        if (lane == 0)
-            block.top[row] = top[0], block.sum[row] = sum[0], block.alpha[row] = alpha[0];
+                weights[i * BLOCK_WARPS * weight_stride(T) + 32 * j] = scores[i][j];
+        if (lane == 0) {
+            block.top[first + i * BLOCK_WARPS] = top[i];
+            block.sum[first + i * BLOCK_WARPS] = sum[i];
+            block.alpha[first + i * BLOCK_WARPS] = alpha[i];
+        }
     }
 }
 
@@ -167,11 +178,11 @@ __device__ __forceinline__ void sum_values(const block_of<T> &block,
                                                   visible);
 #pragma unroll
         for (int i = 0; i < R; i++) {
-            float *o = block.o + (row + i * BLOCK_SIDE) * block.stride + d;
+            float *const o = block.o + (row + i * BLOCK_SIDE) * block.stride + d;
             const float alpha = block.alpha[row + i * BLOCK_SIDE];
-#pragma unroll
-            for (int n = 0; n < 4; n++)
-                o[n] = __fmaf_rn(o[n], alpha, sums[i][n]);
+            const float4 x = load4(o);
+            store4(o, {__fmaf_rn(x.x, alpha, sums[i][0]), __fmaf_rn(x.y, alpha, sums[i][1]),
+                       __fmaf_rn(x.z, alpha, sums[i][2]), __fmaf_rn(x.w, alpha, sums[i][3])});
         }
     }
 }
