@@ -102,10 +102,9 @@ __device__ __forceinline__ void add_values(float (&sums)[R][4], const float *wei
     }
 }
 
-/* Copies of tiles of T rows and at most 4096 / T columns by blocks of 256 threads go through
- * registers: a thread has 4 elements of each of COPY_ROWS rows, T / COPY_ROWS apart. What follows of
- * a loop's tiles can so be on its way before their room is free, and all of a thread's loads are
- * before any of its stores. */
+/* Tiles of T rows and at most 4096 / T columns are copied by blocks of 256 threads, through
+ * registers: a thread has 4 elements of each of COPY_ROWS rows, T / COPY_ROWS apart. So all of its
+ * loads are on their way before it stores any; a next tile can be before there is room for it. */
 #define COPY_ROWS 4
 
 template <int T> __device__ __forceinline__ int copy_row()

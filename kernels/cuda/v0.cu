@@ -203,8 +203,8 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 2)
         tile.lse[row * args.problem.lse.row] = lse_of(ends.x, ends.y, args.problem.scale);
 }
 
-/* sums += P v of the tile of keys at `first`, summed from zero. seen: how many keys get their values
- * in each of the unit's rows. */
+/* sums += P v of the tile of keys at `first`, summed from zero. seen: of how many keys each of the
+ * unit's rows takes the values. */
 __device__ __forceinline__ void add_tile(const float *weights, const float *v, uint32_t first,
                                          const uint32_t *seen, float (&sums)[STEPS][4])
 {
