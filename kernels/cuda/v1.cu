@@ -28,78 +28,132 @@ static size_t state(const struct fa_problem *problem)
     return rows > SIZE_MAX / 16 ? SIZE_MAX : round_up_64(rows * 2 * sizeof(float));
 }
 
-/* The states of a tile's rows, as the outer step before left them. */
-template <int T>
-__device__ __forceinline__ void load_state(const struct args &args, const struct tile &tile,
-                                           const float *state, const block_of<T> &block)
-{
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+/* A thread's part of what a step needs of a tile of rows, on its way to shared memory: of the rows
+ * that load_tile gives it, and of their columns. */
+struct fetched {
+    float4 q[COPY_ROWS], o[COPY_ROWS];
+    float top[COPY_ROWS], sum[COPY_ROWS];
+};
 
-    for (int row = warp; row < T; row += BLOCK_WARPS) {
-        const bool valid = row < (int)tile.rows;
-        const float sum = valid ? state[2 * row + 1] : 0, factor = sum == 0 ? 1 : sum;
-        const float *o = tile.o + row * args.problem.o.row;
-        for (int d = lane; d < block.width; d += 32)
-            block.o[row * block.stride + d] =
-                valid && d < (int)args.problem.head_dim ? o[d] * factor : 0;
-        if (lane == 0) {
-            block.top[row] = valid ? state[2 * row] : -INFINITY;
-            block.sum[row] = sum;
-        }
+/* The tile of the head that `row` begins; head is the one of its first row. */
+template <int T>
+__device__ __forceinline__ struct tile tile_of_row(const struct args &args, struct tile head,
+                                                   uint32_t row)
+{
+    head.q += row * args.problem.q.row;
+    head.o += row * args.problem.o.row;
+    head.first_row = row;
+    head.rows = min(args.problem.q_len - row, (uint32_t)T);
+    head.keys = mask_visible_keys(&args.problem, row + head.rows - 1);
+    return head;
+}
+
+/* begins: the rows have no state yet. state: of the head. */
+template <int T>
+__device__ __forceinline__ void fetch(const struct args &args, const struct tile &tile,
+                                      const float *state, bool begins, struct fetched &rows)
+{
+    const struct fa_problem &problem = args.problem;
+    const int width = (int)problem.head_dim, count = begins ? 0 : (int)tile.rows;
+
+    load_tile<T>(rows.q, tile.q, problem.q.row, (int)tile.rows, width, args.aligned);
+    load_tile<T>(rows.o, tile.o, problem.o.row, count, width, args.aligned);
+    state += 2 * ((size_t)tile.first_row + copy_row<T>());
+#pragma unroll
+    for (int i = 0; i < COPY_ROWS; i++) {
+        const bool valid = copy_row<T>() + i * (T / COPY_ROWS) < count;
+        rows.top[i] = valid ? state[2 * i * (T / COPY_ROWS)] : -INFINITY;
+        rows.sum[i] = valid ? state[2 * i * (T / COPY_ROWS) + 1] : 0;
     }
 }
 
+/* o is multiplied by the sum that it was divided by. */
+template <int T>
+__device__ __forceinline__ void put(const struct args &args, const block_of<T> &block,
+                                    struct fetched &rows)
+{
+#pragma unroll
+    for (int i = 0; i < COPY_ROWS; i++) {
+        const int row = copy_row<T>() + i * (T / COPY_ROWS);
+        const float factor = rows.sum[i] == 0 ? 1 : rows.sum[i];
+        float4 &o = rows.o[i];
+        o = {o.x * factor, o.y * factor, o.z * factor, o.w * factor};
+        if (copy_column<T>() == 0)
+            block.top[row] = rows.top[i], block.sum[row] = rows.sum[i];
+    }
+    store_tile<T>(block.o, block.stride, block.width, rows.o);
+    store_tile<T>(block.q, block.stride, block.width, rows.q, args.sign);
+}
+
 /* o that has no sum yet is 0, or NaN by a key of weight 0: the next step is to see it. The `last`
- * one's is the output. */
+ * one's is the output. state: of the head. */
 template <int T>
 __device__ __forceinline__ void store_state(const struct args &args, const struct tile &tile,
                                             float *state, const block_of<T> &block, bool last)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int d = copy_column<T>(), left = (int)args.problem.head_dim - d;
+    const bool fours = args.aligned && args.problem.head_dim % 4 == 0;
 
-    for (int row = warp; row < (int)tile.rows; row += BLOCK_WARPS) {
+    state += 2 * (size_t)tile.first_row;
+#pragma unroll
+    for (int i = 0; i < COPY_ROWS; i++) {
+        const int row = copy_row<T>() + i * (T / COPY_ROWS);
         const float sum = block.sum[row], inverse = sum == 0 && !last ? 1 : inverse_of(sum);
-        float *o = tile.o + row * args.problem.o.row;
-        for (int d = lane; d < (int)args.problem.head_dim; d += 32)
-            o[d] = output_of(block.o[row * block.stride + d], inverse);
-        if (lane == 0)
+        float *const o = tile.o + row * args.problem.o.row + d;
+        float x[4] = {};
+        if (row >= (int)tile.rows || left <= 0)
+            continue;
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            x[n] = output_of(block.o[row * block.stride + d + n], inverse);
+        if (fours)
+            store4(o, {x[0], x[1], x[2], x[3]});
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            if (!fours && n < left)
+                o[n] = x[n];
+        if (d == 0)
             state[2 * row] = block.top[row], state[2 * row + 1] = sum;
     }
 }
 
-/* The keys of block `number` against all rows of the head. */
+/* The keys of block `number` against all rows of the head that see any of them; of block 0 against
+ * all rows. What a tile needs is fetched while the one before is worked on. */
 template <int T>
 __device__ __forceinline__ void outer_step(const struct args &args, const block_of<T> &block,
                                            uint64_t problem_head, uint32_t number)
 {
     const struct fa_problem &problem = args.problem;
     const uint64_t heads = (uint64_t)problem.batch * problem.heads;
+    const struct tile head = tile_at(args, problem_head, 0, T);
     const uint32_t first = number * T;
     float *state = (float *)(args.state + problem_head / heads * args.state_bytes) +
                    problem_head % heads * problem.q_len * 2;
+    struct fetched rows;
+    uint32_t row = 0;
 
     if (first < problem.kv_len)
-        copy_kv(args, tile_at(args, problem_head, 0, T), first, block);
-    for (uint32_t row = 0; row < problem.q_len; row += T) {
-        const struct tile tile = tile_at(args, problem_head, row, T);
-        if (number > 0 && first >= tile.keys)
-            continue;
-        if (number == 0)
-            clear_state(block);
-        else
-            load_state(args, tile, state + 2 * (size_t)row, block);
-        copy_q(args, tile, block);
+        copy_kv(args, head, first, block);
+    while (number > 0 && row < problem.q_len && first >= tile_of_row<T>(args, head, row).keys)
+        row += T; /* later rows see more */
+    if (row < problem.q_len)
+        fetch<T>(args, tile_of_row<T>(args, head, row), state, number == 0, rows);
+    for (; row < problem.q_len; row += T) {
+        const struct tile tile = tile_of_row<T>(args, head, row);
+        put(args, block, rows);
         __syncthreads();
+        if (problem.q_len - row > T)
+            fetch<T>(args, tile_of_row<T>(args, head, row + T), state, number == 0, rows);
         if (first < tile.keys)
             block_step<2>(args, block, row, first);
         __syncthreads();
-        store_state(args, tile, state + 2 * (size_t)row, block, tile.keys <= (uint64_t)first + T);
+        store_state(args, tile, state, block, tile.keys <= (uint64_t)first + T);
         __syncthreads();
     }
 }
 
 template <int T>
-__global__ void __launch_bounds__(BLOCK_THREADS, 1)
+__global__ void __launch_bounds__(BLOCK_THREADS, T == 16 ? 2 : 1)
     v1_kernel(const __grid_constant__ struct args args)
 {
     extern __shared__ float4 shared[];
