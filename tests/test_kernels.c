@@ -56,7 +56,8 @@ START_TEST(keys_of_several_units)
 }
 END_TEST
 
-static const uint32_t head_dims[] = {1, 2, 3, 4, 5, 11, 12, 13, 63, 64, 65, 80, 127, 128, 255, 256};
+static const uint32_t head_dims[] = {1,  2,  3,  4,   5,   11,  12,  13,  31,  32,  33,  63,  64,
+                                     65, 80, 96, 100, 127, 128, 129, 160, 161, 192, 223, 255, 256};
 enum { HEAD_DIMS = sizeof head_dims / sizeof head_dims[0] };
 
 START_TEST(head_dims_of_any_size)

@@ -39,6 +39,17 @@ __device__ __forceinline__ float4 load4(const float *from)
     return *(const float4 *)from;
 }
 
+/* From shared memory. Such loads stay in their order, and so come when the source says. */
+__device__ __forceinline__ float4 load4_in_order(const float *from)
+{
+    float4 x;
+    asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"((unsigned)__cvta_generic_to_shared(from))
+                 : "memory");
+    return x;
+}
+
 __device__ __forceinline__ void store4(float *to, float4 x)
 {
     *(float4 *)to = x;
@@ -164,47 +175,53 @@ __device__ __forceinline__ void store_tile(float *to, int stride, int padded,
                    {factor * x[i].x, factor * x[i].y, factor * x[i].z, factor * x[i].w});
 }
 
-/* Copies `rows` rows of `width` elements, times factor, into a tile of tile_rows by padded, the
- * rest zeroes. A warp takes a row at a time. */
-__device__ __forceinline__ void copy_tile(float *to, int stride, int tile_rows, int padded,
-                                          const float *from, int64_t row_stride, int rows,
-                                          int width, float factor = 1)
+/* Both. */
+template <int T>
+__device__ __forceinline__ void copy_tile(float *to, int stride, int padded, const float *from,
+                                          int64_t row_stride, int rows, int width, bool aligned)
 {
-    const int warps = (int)blockDim.x / 32, first = (int)threadIdx.x / 32;
+    float4 x[COPY_ROWS];
 
-    from += first * row_stride;
-#pragma unroll 4
-    for (int row = first; row < tile_rows; row += warps) {
-        for (int d = (int)threadIdx.x % 32; d < padded; d += 32)
-            to[row * stride + d] = row < rows && d < width ? factor * from[d] : 0;
-        from += warps * row_stride;
-    }
+    load_tile<T>(x, from, row_stride, rows, width, aligned);
+    store_tile<T>(to, stride, padded, x);
 }
 
-/* Copies `rows` rows of `width` elements (a multiple of 4), times factor, into a transposed tile,
- * [width][tile_rows], the rest zeroes. Lanes take a row each, so that their stores go to different
- * banks; tile_rows is a multiple of 32, and the block's warps one of tile_rows / 32. aligned: rows
- * begin at multiples of 16 bytes. */
-__device__ __forceinline__ void copy_transposed(float *to, int tile_rows, int width,
+/* Copies `rows` rows of `width` elements, times factor, into a transposed tile of depth (a multiple
+ * of 4) by tile_rows, the rest zeroes; row i goes to column PLACE(i). Lanes take a row each, so that
+ * their stores go to different banks; tile_rows is a multiple of 32, and the block's warps one of
+ * tile_rows / 32. aligned: rows begin at multiples of 16 bytes. UNROLL: loads on their way before a
+ * store. */
+template <int PLACE(int), int UNROLL>
+__device__ __forceinline__ void copy_transposed(float *to, int stride, int tile_rows, int depth,
                                                 const float *from, int64_t row_stride, int rows,
-                                                float factor, bool aligned)
+                                                int width, float factor, bool aligned)
 {
     const int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
     const int side_by_side = tile_rows / 32; /* warps */
     const int row = warp % side_by_side * 32 + (int)threadIdx.x % 32;
 
-    from += row * row_stride;
-    for (int d = warp / side_by_side * 4; d < width; d += warps / side_by_side * 4) {
+    __builtin_assume(__isGlobal(from));
+    from += row * row_stride, to += PLACE(row);
+#pragma unroll UNROLL
+    for (int d = warp / side_by_side * 4; d < depth; d += warps / side_by_side * 4) {
+        const int left = row < rows ? width - d : 0;
         float4 x = {0, 0, 0, 0};
-        if (row < rows && aligned)
+        if (left >= 4 && aligned)
             x = load4(from + d);
-        else if (row < rows)
-            x = {from[d], from[d + 1], from[d + 2], from[d + 3]};
-        to[(d + 0) * tile_rows + row] = factor * x.x;
-        to[(d + 1) * tile_rows + row] = factor * x.y;
-        to[(d + 2) * tile_rows + row] = factor * x.z;
-        to[(d + 3) * tile_rows + row] = factor * x.w;
+        else if (left > 0)
+            x = {from[d], left > 1 ? from[d + 1] : 0, left > 2 ? from[d + 2] : 0,
+                 left > 3 ? from[d + 3] : 0};
+        to[(d + 0) * stride] = factor * x.x;
+        to[(d + 1) * stride] = factor * x.y;
+        to[(d + 2) * stride] = factor * x.z;
+        to[(d + 3) * stride] = factor * x.w;
     }
+}
+
+/* A PLACE: in order. */
+__device__ __forceinline__ int same_place(int row)
+{
+    return row;
 }
 
 #endif

@@ -52,9 +52,10 @@ template <int BITS> __device__ __forceinline__ float lanes_sum(float x)
 }
 
 /* Turns a thread's scores of R rows into weights and brings top and sum up to date; masked scores
- * are -inf. The lanes that differ in BITS have the row's other scores, and the same top and sum.
- * alpha is what o so far is to be multiplied by. fmaxf passes over NaN, which the weight keeps. */
-template <int R, int C, int BITS>
+ * are -inf. The lanes that differ in BITS have the row's other scores, the same top, and the same
+ * sum, or if not TOTAL each that of its own scores. alpha is what o so far is to be multiplied by.
+ * fmaxf passes over NaN, which the weight keeps. */
+template <int R, int C, int BITS, bool TOTAL = true>
 __device__ __forceinline__ void weigh(float (&scores)[R][C], float (&top)[R], float (&sum)[R],
                                       float (&alpha)[R], float scale_log2)
 {
@@ -72,7 +73,7 @@ __device__ __forceinline__ void weigh(float (&scores)[R][C], float (&top)[R], fl
             scores[i][j] = weight_of(scores[i][j], shift, scale_log2);
             part = __fadd_rn(part, scores[i][j]);
         }
-        sum[i] = __fmaf_rn(sum[i], alpha[i], lanes_sum<BITS>(part));
+        sum[i] = __fmaf_rn(sum[i], alpha[i], TOTAL ? lanes_sum<BITS>(part) : part);
         top[i] = most;
     }
 }

@@ -12,13 +12,18 @@
 #define KEYS  64
 #define ROWS  (WARPS * WARP_ROWS * R)
 
-using warp_rows = warp<D, R, KEYS, ROWS, 1>;
+using warp_rows = warp<D, R, KEYS, ROWS, 4, 4>;
 
-/* q, one tile of keys or values, weights: 97 KiB. */
-#define SHARED ((D * ROWS + KEYS * tile_stride(D) + WARPS * warp_rows::WEIGHTS) * sizeof(float))
+/* q, one tile of keys (transposed, as q) or values, weights: 97 KiB. */
+#define SHARED ((D * ROWS + D * keys_stride(KEYS) + WARPS * warp_rows::WEIGHTS) * sizeof(float))
+static_assert(D == KEYS, "as large a tile");
 
-/* Blocks of an SM of 228 KiB; its registers suffice for them, too. */
+/* Blocks of an SM: one of 228 KiB has room for two. */
+#if defined __CUDA_ARCH__ && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
+#define BLOCKS 1
+#else
 #define BLOCKS 2
+#endif
 
 static const char *refuses(const struct fa_problem *problem)
 {
@@ -45,23 +50,24 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     warp_rows warp;
 
     find_tile(args, ROWS, &tile);
-    copy_transposed(q, ROWS, D, tile.q, problem.q.row, (int)tile.rows, args.sign, args.aligned);
-    warp.init(tile, q, kv + KEYS * tile_stride(D));
+    copy_transposed<same_place, 2>(q, ROWS, ROWS, D, tile.q, problem.q.row, (int)tile.rows, D,
+                                   args.sign, args.aligned);
+    warp.init(tile, q, kv + D * keys_stride(KEYS));
     for (uint32_t key = tile.first_key; key < tile.end_key; key += KEYS) {
         const int keys = tile_keys(args, key, KEYS);
         float scores[R][warp_rows::C], alpha[R];
 
         __syncthreads();
-        copy_tile(kv, tile_stride(D), KEYS, D, tile.k + key * problem.k.row, problem.k.row, keys,
-                  D);
+        copy_transposed<key_place, 2>(kv, keys_stride(KEYS), KEYS, D, tile.k + key * problem.k.row,
+                                      problem.k.row, keys, D, 1, args.aligned);
         __syncthreads();
-        warp.score(args, kv, key, scores);
+        warp.score(args, kv, D, key, scores);
         __syncthreads();
-        copy_tile(kv, tile_stride(D), KEYS, D, tile.v + key * problem.v.row, problem.v.row, keys,
-                  D);
+        copy_tile<KEYS>(kv, D, D, tile.v + key * problem.v.row, problem.v.row, keys, D,
+                        args.aligned);
         warp.weigh_tile(args, scores, alpha);
         __syncthreads();
-        warp.add_values(args, kv, tile_stride(D), key, alpha);
+        warp.add_values(args, kv, D, key, alpha);
         if (chunk_ends(tile, key + KEYS))
             warp.keep(args, tile, key + KEYS == tile.first_key + CHUNK_KEYS);
     }

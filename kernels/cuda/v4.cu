@@ -9,25 +9,44 @@
  * Which tiling runs is chosen by the problem, or by the shared memory that a block gets. */
 #include "kernels/cuda/warp.cuh"
 
-/* D: head_dim. R: rows of a thread. WARPS: of a block. KEYS: of a tile. BLOCKS: of an SM of 228
- * KiB. UNROLL: of the products. */
-template <int D_, int R_, int WARPS, int KEYS_, int BLOCKS_, int UNROLL> struct tiling {
-    static constexpr int D = D_, R = R_, KEYS = KEYS_, BLOCKS = BLOCKS_;
+/* D: columns of o. R: rows of a thread. WARPS: of a block. KEYS: of a tile. BLOCKS: of an SM of 228
+ * KiB. DEPTH, UNROLL: steps of the scores and of the values that are one piece of code, as many as
+ * the instruction cache allows. */
+template <int D_, int R_, int WARPS_, int KEYS_, int BLOCKS_, int DEPTH_, int UNROLL>
+struct tiling {
+    static constexpr int D = D_, R = R_, WARPS = WARPS_, KEYS = KEYS_, BLOCKS = BLOCKS_;
+    static constexpr int DEPTH = DEPTH_;
     static constexpr int THREADS = WARPS * 32, ROWS = WARPS * WARP_ROWS * R;
-    using warp_rows = warp<D, R, KEYS, ROWS, UNROLL>;
+    using warp_rows = warp<D, R, KEYS, ROWS, DEPTH, UNROLL>;
     /* Floats. Values need no gaps between rows: a quarter of a warp reads one row at a time. */
-    static constexpr int Q = D * ROWS, K = KEYS * tile_stride(D), V = KEYS * D;
+    static constexpr int Q = D * ROWS, K = D * keys_stride(KEYS), V = KEYS * D;
     static constexpr size_t SHARED = (Q + K + V + WARPS * warp_rows::WEIGHTS) * sizeof(float);
 };
 
 /* Structs, so that their names are in those of the functions. */
-struct large_64 : tiling<64, 8, 4, 64, 2, 2> { /* 105 KiB */
+struct large_32 : tiling<32, 8, 4, 64, 2, 8, 16> { /* 73 KiB */
 };
-struct large_128 : tiling<128, 4, 8, 64, 1, 8> { /* 177 KiB */
+struct large_64 : tiling<64, 8, 4, 64, 2, 8, 8> { /* 105 KiB */
 };
-struct small_64 : tiling<64, 4, 4, 64, 3, 4> { /* 73 KiB */
+struct large_96 : tiling<96, 4, 8, 64, 1, 16, 16> { /* 146 KiB */
 };
-struct small_128 : tiling<128, 4, 4, 32, 2, 4> { /* 77 KiB */
+struct large_128 : tiling<128, 4, 8, 64, 1, 16, 32> { /* 178 KiB */
+};
+struct large_160 : tiling<160, 4, 8, 64, 1, 16, 8> { /* 211 KiB */
+};
+struct large_192 : tiling<192, 4, 8, 32, 1, 16, 8> { /* 171 KiB */
+};
+struct large_224 : tiling<224, 4, 8, 32, 1, 16, 8> { /* 196 KiB */
+};
+struct large_256 : tiling<256, 4, 8, 32, 1, 16, 8> { /* 220 KiB */
+};
+struct small_32 : tiling<32, 4, 4, 64, 4, 16, 32> { /* 49 KiB */
+};
+struct small_64 : tiling<64, 4, 4, 64, 3, 16, 16> { /* 73 KiB */
+};
+struct small_96 : tiling<96, 4, 4, 32, 3, 16, 16> { /* 62 KiB */
+};
+struct small_128 : tiling<128, 4, 4, 32, 2, 16, 16> { /* 78 KiB */
 };
 
 /* Copies 4 or 16 bytes to shared memory, or zeroes where there is nothing to copy: then nothing is
@@ -47,32 +66,50 @@ __device__ __forceinline__ void copy_async(float *to, const float *from, bool th
                      : "memory");
 }
 
-/* Starts copying a tile of TILE_ROWS by D, of which `rows` are there, BYTES at a time. */
-template <int THREADS, int TILE_ROWS, int D, int STRIDE, int BYTES>
-__device__ __forceinline__ void copy_tile_async(float *to, const float *from, int64_t row_stride,
-                                                int rows)
+/* Starts copying a tile of keys, transposed, of which `rows` are there with `width` elements each;
+ * zeroes to `depth`. A warp takes 4 keys that get side by side by 8 elements at once: these are whole
+ * sectors of memory, and different banks. */
+template <typename S, bool EXACT>
+__device__ __forceinline__ void copy_keys_async(float *to, const float *from, int64_t row_stride,
+                                                int rows, int width, int depth)
 {
-    constexpr int WIDTH = BYTES / 4, PER_ROW = D / WIDTH, STEP = THREADS / PER_ROW;
-    const int first = (int)threadIdx.x / PER_ROW, column = (int)threadIdx.x % PER_ROW * WIDTH;
-    const float *next = from + first * row_stride + column;
+    constexpr int STRIDE = keys_stride(S::KEYS);
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, first = lane % 8;
 
-    static_assert(THREADS % PER_ROW == 0 && TILE_ROWS % STEP == 0, "whole steps");
-    to += first * STRIDE + column;
 #pragma unroll
-    for (int row = 0; row < TILE_ROWS; row += STEP) {
-        copy_async<BYTES>(to + row * STRIDE, next, first + row < rows);
-        next += STEP * row_stride;
+    for (int n = 0; n < S::KEYS / 4 / S::WARPS; n++) {
+        const int group = n * S::WARPS + warp, key = group / 8 * 32 + group % 8 + lane / 8 * 8;
+        const float *next = from + key * row_stride + first;
+        float *place = to + first * STRIDE + key_place(key);
+#pragma unroll
+        for (int d = 0; d < S::D; d += 8)
+            if (EXACT || d < depth)
+                copy_async<4>(place + d * STRIDE, next + d,
+                              key < rows && (EXACT || first + d < width));
     }
 }
 
-template <int THREADS, int TILE_ROWS, int D, int STRIDE>
-__device__ __forceinline__ void start_copy(const struct args &args, float *to, const float *from,
-                                           int64_t row_stride, int rows)
+/* The same of values, as they lie, BYTES at a time. A row is a warp's, or that of a part of it. */
+template <typename S, bool EXACT, int BYTES>
+__device__ __forceinline__ void copy_values_async(float *to, const float *from, int64_t row_stride,
+                                                  int rows, int width)
 {
-    if (args.aligned)
-        copy_tile_async<THREADS, TILE_ROWS, D, STRIDE, 16>(to, from, row_stride, rows);
-    else
-        copy_tile_async<THREADS, TILE_ROWS, D, STRIDE, 4>(to, from, row_stride, rows);
+    constexpr int STEP = BYTES / 4, PIECES = S::D / STEP;
+    constexpr int LANES = PIECES <= 8 ? 8 : PIECES <= 16 ? 16 : 32, AT_ONCE = S::THREADS / LANES;
+    const int first = (int)threadIdx.x / LANES, column = (int)threadIdx.x % LANES * STEP;
+    const float *next = from + first * row_stride + column;
+
+    static_assert(S::KEYS % AT_ONCE == 0, "whole steps");
+    to += first * S::D + column;
+#pragma unroll
+    for (int row = 0; row < S::KEYS; row += AT_ONCE) {
+#pragma unroll
+        for (int d = 0; d < S::D; d += LANES * STEP)
+            if (S::D % (LANES * STEP) == 0 || column + d < S::D)
+                copy_async<BYTES>(to + row * S::D + d, next + d,
+                                  first + row < rows && (EXACT || column + d < width));
+        next += AT_ONCE * row_stride;
+    }
 }
 
 /* Waits for the copies that this thread started, then for all threads of the block: afterwards the
@@ -83,38 +120,45 @@ __device__ __forceinline__ void wait_for_copies()
     __syncthreads();
 }
 
-template <typename S>
+/* EXACT: head_dim is S::D. */
+template <typename S, bool EXACT>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     v4_kernel(const __grid_constant__ struct args args)
 {
     extern __shared__ float4 shared[];
     float *q = (float *)shared, *k = q + S::Q, *v = k + S::K;
     const struct fa_problem &problem = args.problem;
+    const int width = EXACT ? S::D : (int)problem.head_dim;
+    const int depth = (width + S::DEPTH - 1) / S::DEPTH * S::DEPTH;
     __shared__ struct tile tile;
     typename S::warp_rows warp;
 
     const auto start_k = [&](uint32_t key) {
-        start_copy<S::THREADS, S::KEYS, S::D, tile_stride(S::D)>(
-            args, k, tile.k + key * problem.k.row, problem.k.row, tile_keys(args, key, S::KEYS));
+        copy_keys_async<S, EXACT>(k, tile.k + key * problem.k.row, problem.k.row,
+                                  tile_keys(args, key, S::KEYS), width, depth);
     };
     const auto start_v = [&](uint32_t key) {
-        start_copy<S::THREADS, S::KEYS, S::D, S::D>(args, v, tile.v + key * problem.v.row,
-                                                    problem.v.row, tile_keys(args, key, S::KEYS));
+        const float *from = tile.v + key * problem.v.row;
+        const int rows = tile_keys(args, key, S::KEYS);
+        if (args.aligned && width % 4 == 0)
+            copy_values_async<S, EXACT, 16>(v, from, problem.v.row, rows, width);
+        else
+            copy_values_async<S, EXACT, 4>(v, from, problem.v.row, rows, width);
     };
 
     find_tile(args, S::ROWS, &tile);
     warp.init(tile, q, v + S::V);
     if (tile.first_key < tile.end_key) {
         start_k(tile.first_key);
-        copy_transposed(q, S::ROWS, S::D, tile.q, problem.q.row, (int)tile.rows, args.sign,
-                        args.aligned);
+        copy_transposed<same_place, 8>(q, S::ROWS, S::ROWS, depth, tile.q, problem.q.row,
+                                       (int)tile.rows, width, args.sign, args.aligned);
         wait_for_copies();
     }
     for (uint32_t key = tile.first_key; key < tile.end_key; key += S::KEYS) {
         float scores[S::R][S::warp_rows::C], alpha[S::R];
 
         start_v(key);
-        warp.score(args, k, key, scores);
+        warp.score(args, k, depth, key, scores);
         wait_for_copies();
         if (key + S::KEYS < tile.end_key)
             start_k(key + S::KEYS);
@@ -129,34 +173,42 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 
 /* --- Which tiling ---------------------------------------------------------------------------- */
 
-enum { LARGE_64, LARGE_128, SMALL_64, SMALL_128, TILINGS };
+/* One for each 32 columns of o, then the small ones; and each again for other head dimensions than
+ * the largest. */
+enum { LARGE = 8, SMALL = 4, TILINGS = LARGE + SMALL };
 
-template <typename S> constexpr struct cuda_function function_of(const char *name)
-{
-    return {name, (const void *)v4_kernel<S>, S::THREADS, S::SHARED};
-}
-
-static const struct cuda_function functions[TILINGS] = {
-    function_of<large_64>("v4<large_64>"),
-    function_of<large_128>("v4<large_128>"),
-    function_of<small_64>("v4<small_64>"),
-    function_of<small_128>("v4<small_128>"),
+static const struct cuda_function functions[2 * TILINGS] = {
+#define BOTH(EXACT)                                                                             \
+    OF(large_32, EXACT), OF(large_64, EXACT), OF(large_96, EXACT), OF(large_128, EXACT),        \
+        OF(large_160, EXACT), OF(large_192, EXACT), OF(large_224, EXACT), OF(large_256, EXACT), \
+        OF(small_32, EXACT), OF(small_64, EXACT), OF(small_96, EXACT), OF(small_128, EXACT)
+#define OF(S, EXACT)                                                                      \
+    {                                                                                     \
+        "v4<" #S "," #EXACT ">", (const void *)v4_kernel<S, EXACT>, S::THREADS, S::SHARED \
+    }
+    BOTH(true),
+    BOTH(false),
+#undef BOTH
+#undef OF
 };
 
-static const uint32_t tile_rows[TILINGS] = {large_64::ROWS, large_128::ROWS, small_64::ROWS,
-                                            small_128::ROWS};
+static const uint32_t tile_rows[TILINGS] = {
+    large_32::ROWS,  large_64::ROWS,  large_96::ROWS,  large_128::ROWS,
+    large_160::ROWS, large_192::ROWS, large_224::ROWS, large_256::ROWS,
+    small_32::ROWS,  small_64::ROWS,  small_96::ROWS,  small_128::ROWS,
+};
 
 static int large_tiling(const struct fa_problem *problem)
 {
-    return problem->head_dim == 64 ? LARGE_64 : LARGE_128;
+    return (int)(problem->head_dim - 1) / 32;
 }
 
 static int small_tiling(const struct fa_problem *problem)
 {
-    return problem->head_dim == 64 ? SMALL_64 : SMALL_128;
+    return LARGE + large_tiling(problem);
 }
 
-/* With head_dim 64 the small tiles give the same bits, for a row's sums go the same way, 5 %
+/* Up to head_dim 64 the small tiles give the same bits, for a row's sums go the same way, 5 %
  * slower. They are for problems with too few large tiles to fill an H200 once, and for causal masks
  * over so few keys that the masked half of a row's last tile costs more. */
 static int best_tiling(const struct fa_problem *problem)
@@ -165,7 +217,8 @@ static int best_tiling(const struct fa_problem *problem)
     const bool few = spans_units(problem, large_64::ROWS) <= at_once;
     const bool short_causal = problem->mask != FA_MASK_NONE && problem->kv_len <= 2048;
 
-    return problem->head_dim == 64 && (few || short_causal) ? SMALL_64 : large_tiling(problem);
+    return problem->head_dim <= 64 && (few || short_causal) ? small_tiling(problem)
+                                                            : large_tiling(problem);
 }
 
 /* The functions of a kernel that chooses by CHOOSE. */
@@ -183,20 +236,23 @@ template <int CHOOSE(const struct fa_problem *)> struct chosen {
     static enum fa_status launch(const struct fa_launch *launch)
     {
         const int tiling = CHOOSE(launch->problem);
-        const struct cuda_function *function = &functions[tiling];
+        const struct cuda_function *function =
+            &functions[tiling + (launch->problem->head_dim % 32 == 0 ? 0 : TILINGS)];
 
         return spans_launch(launch, tile_rows[tiling], function, function->shared);
     }
 };
 
-static const char *refuses(const struct fa_problem *problem)
+/* Larger tiles than that have no room. */
+static const char *refuses_large(const struct fa_problem *problem)
 {
-    return problem->head_dim == 64 || problem->head_dim == 128 ? NULL
-                                                               : "head_dim is neither 64 nor 128";
+    return problem->head_dim <= SMALL * 32 ? NULL : "head_dim is over 128";
 }
 
 template <int CHOOSE(const struct fa_problem *)>
-constexpr struct fa_kernel kernel_of(const char *name, double rate, double unit_seconds)
+constexpr struct fa_kernel kernel_of(const char *name,
+                                     const char *refuses(const struct fa_problem *), double rate,
+                                     double unit_seconds)
 {
     using functions = chosen<CHOOSE>;
     return {
@@ -214,9 +270,12 @@ constexpr struct fa_kernel kernel_of(const char *name, double rate, double unit_
 }
 
 /* Rates at (4,12,2048,64), seconds of a unit at (48000,1,1,64), on an H200, 2026-11-30. */
-static const struct fa_kernel best = kernel_of<best_tiling>("cuda-v4", 43e12, 70e-9);
-static const struct fa_kernel small = kernel_of<small_tiling>("cuda-v4-small", 40e12, 35e-9);
-static const struct fa_kernel large = kernel_of<large_tiling>("cuda-v4-large", 43e12, 70e-9);
+static const struct fa_kernel best =
+    kernel_of<best_tiling>("cuda-v4", refuses_nothing, 43e12, 70e-9);
+static const struct fa_kernel small =
+    kernel_of<small_tiling>("cuda-v4-small", refuses_large, 40e12, 35e-9);
+static const struct fa_kernel large =
+    kernel_of<large_tiling>("cuda-v4-large", refuses_nothing, 43e12, 70e-9);
 
 const struct fa_kernel *fa_cuda_v4_kernel(const struct fa_target *target)
 {
@@ -240,6 +299,6 @@ const struct fa_kernel *const *cuda_v4_kernels(size_t *count)
 
 const struct cuda_function *cuda_v4_functions(size_t *count)
 {
-    *count = TILINGS;
+    *count = sizeof functions / sizeof functions[0];
     return functions;
 }

@@ -4,9 +4,8 @@
  * weights go through shared memory, in a part of it that the warp has for itself. v3 and v4 are
  * this, with different R and different ways to bring tiles in.
  *
- * Both products are sums of outer products: of a column of q, which is therefore kept transposed,
- * with one of k, and of a key's weights with its values. Factors that are read together then lie in
- * registers of both banks, and sums that follow each other do not wait for each other. */
+ * Both products are sums of outer products: of a column of q with one of k, both of which are
+ * therefore kept transposed, and of a key's weights with its values. */
 #ifndef FA_KERNELS_CUDA_WARP_CUH
 #define FA_KERNELS_CUDA_WARP_CUH
 
@@ -17,16 +16,35 @@
 #define WARP_ROWS    4
 #define WARP_COLUMNS 8
 
-/* D: head_dim, a multiple of 32. R: rows of a thread, 4 or 8. KEYS: of a tile. BLOCK_ROWS: of the
- * block: the length of a row of the transposed q. UNROLL: steps of 4 that are one piece of code. */
-template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
+/* Where a key of a tile is in a row of the transposed tile: a thread's keys, every 8th one, lie four
+ * by four side by side. */
+__device__ __forceinline__ int key_place(int key)
+{
+    return key / 32 * 32 + key % 8 * 4 + key / 8 % 4;
+}
+
+/* Floats from one row of a transposed tile of keys to the next. */
+__host__ __device__ constexpr int keys_stride(int keys)
+{
+    return keys + 4;
+}
+
+/* Groups of columns whose sums over a tile of values are in registers at once. */
+#define PART_GROUPS 4
+
+/* D: columns of o, head_dim rounded up to a multiple of 32. R: rows of a thread, 4 or 8. KEYS: of a
+ * tile, a multiple of 32. BLOCK_ROWS: of the block: the length of a row of the transposed q.
+ * DEPTH, UNROLL: steps of the scores and of the values that are one piece of code; for the scores
+ * head_dim is rounded up to a multiple of DEPTH, with zeroes. */
+template <int D, int R, int KEYS, int BLOCK_ROWS, int DEPTH, int UNROLL> struct warp {
     static constexpr int ROWS = WARP_ROWS * R, C = KEYS / WARP_COLUMNS;
     static constexpr int GROUPS = D / (4 * WARP_COLUMNS), COLUMNS = 4 * GROUPS;
     /* Floats from a key's weights to the next's: what is stored of 8 keys at once lies in different
      * banks. */
     static constexpr int STRIDE = ROWS + 8, WEIGHTS = KEYS * STRIDE;
 
-    float o[R][COLUMNS], top[R], sum[R];
+    float o[R][COLUMNS], top[R];
+    float sum[R];       /* of the lane's own keys; lanes are added at the end */
     uint32_t first_row; /* of the warp, in the head */
     const float *q;     /* the thread's first row, in the transposed tile: [D][BLOCK_ROWS] */
     float *weights;     /* the warp's, [KEYS][STRIDE] */
@@ -43,14 +61,10 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
         return lane_column(threadIdx.x % 32);
     }
 
-    /* The thread's rows of a column of q or weights. */
-    __device__ __forceinline__ static void load_rows(float (&x)[R], const float *from)
+    /* Which column of o the thread's jth is. */
+    __device__ __forceinline__ static int column_of(int j)
     {
-#pragma unroll
-        for (int i = 0; i < R; i += 4) {
-            const float4 y = load4(from + i * WARP_ROWS);
-            x[i] = y.x, x[i + 1] = y.y, x[i + 2] = y.z, x[i + 3] = y.w;
-        }
+        return j / 4 * 4 * WARP_COLUMNS + 4 * column() + j % 4;
     }
 
     /* block_q: [D][BLOCK_ROWS]; block_weights: WEIGHTS floats a warp. */
@@ -90,33 +104,90 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
         return mask_visible_keys(&args.problem, first_row) < first + KEYS;
     }
 
-    /* Scores of the tile k, [KEYS][tile_stride(D)], whose first key is `first`. */
-    __device__ __forceinline__ void score(const struct args &args, const float *k, uint32_t first,
-                                          float (&scores)[R][C]) const
+    /* A step's factors: the thread's rows of a column of q or weights, and its columns of a row of
+     * keys or values. */
+    template <int N> struct factors {
+        float x[R], y[N];
+
+        __device__ __forceinline__ void load(const float *a, const float *b)
+        {
+#pragma unroll
+            for (int i = 0; i < R; i += 4) {
+                const float4 z = load4_in_order(a + i * WARP_ROWS);
+                x[i] = z.x, x[i + 1] = z.y, x[i + 2] = z.z, x[i + 3] = z.w;
+            }
+#pragma unroll
+            for (int j = 0; j < N; j += 4) {
+                const float4 z = load4_in_order(b + j * WARP_COLUMNS);
+                y[j] = z.x, y[j + 1] = z.y, y[j + 2] = z.z, y[j + 3] = z.w;
+            }
+        }
+
+        /* A bank of registers, those of even or of odd numbers, gives one operand a cycle: a
+         * product that reads three of them takes two cycles. So each shares a factor with the one
+         * before it, which the assembler then keeps: a column's rows go forwards, the next one's
+         * backwards; the even rows first. */
+        template <bool MASKED>
+        __device__ __forceinline__ void add(float (&sums)[R][N], int n, const int (&seen)[R]) const
+        {
+#pragma unroll
+            for (int j = 0; j < N; j++)
+#pragma unroll
+                for (int m = 0; m < R; m++) {
+                    const int at = j % 2 ? R - 1 - m : m;
+                    const int i = at < R / 2 ? 2 * at : 2 * (at - R / 2) + 1;
+                    if (!MASKED || n < seen[i])
+                        sums[i][j] = __fmaf_rn(x[i], y[j], sums[i][j]);
+                }
+        }
+    };
+
+    /* sums[i][j] += a[n][row i] * b[n][column j] for one n after the other; count is a multiple of
+     * U, which is even. MASKED: row i takes its first seen[i] only; whatever b holds of the others
+     * leaves it alone, NaN too. Factors are loaded a step before their use. */
+    template <int U, bool MASKED, int N>
+    __device__ __forceinline__ static void add_products(float (&sums)[R][N], const float *a,
+                                                        int a_stride, const float *b, int b_stride,
+                                                        int count, const int (&seen)[R])
     {
-        k += column() * tile_stride(D);
+        constexpr int AHEAD = 1, SETS = AHEAD + 1;
+        factors<N> sets[SETS];
+
+        static_assert(U % SETS == 0, "each step has its set");
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++)
+            sets[u].load(a + u * a_stride, b + u * b_stride);
+#pragma unroll 1
+        for (int n = 0; n < count; n += U) {
+            const bool more = n + U < count;
+            const float *next_a = more ? a + U * a_stride : a;
+            const float *next_b = more ? b + U * b_stride : b;
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                constexpr int OF_PIECE = U - AHEAD;
+                sets[(u + AHEAD) % SETS].load(
+                    u < OF_PIECE ? a + (u + AHEAD) * a_stride : next_a + (u - OF_PIECE) * a_stride,
+                    u < OF_PIECE ? b + (u + AHEAD) * b_stride : next_b + (u - OF_PIECE) * b_stride);
+                sets[u % SETS].template add<MASKED>(sums, n + u, seen);
+            }
+            a = next_a, b = next_b;
+        }
+    }
+
+    /* Scores of the tile k, [depth][keys_stride(KEYS)], whose first key is `first`. depth: head_dim
+     * rounded up to a multiple of DEPTH. */
+    __device__ __forceinline__ void score(const struct args &args, const float *k, int depth,
+                                          uint32_t first, float (&scores)[R][C]) const
+    {
+        const int all[R] = {};
+
 #pragma unroll
         for (int i = 0; i < R; i++)
 #pragma unroll
             for (int j = 0; j < C; j++)
                 scores[i][j] = 0;
-#pragma unroll UNROLL
-        for (int d = 0; d < D; d += 4) {
-            float x[4][R];
-#pragma unroll
-            for (int n = 0; n < 4; n++)
-                load_rows(x[n], q + (d + n) * BLOCK_ROWS);
-#pragma unroll
-            for (int j = 0; j < C; j++) {
-                const float4 y = load4(k + j * WARP_COLUMNS * tile_stride(D) + d);
-                const float key[4] = {y.x, y.y, y.z, y.w};
-#pragma unroll
-                for (int n = 0; n < 4; n++)
-#pragma unroll
-                    for (int i = 0; i < R; i++)
-                        scores[i][j] = __fmaf_rn(x[n][i], key[n], scores[i][j]);
-            }
-        }
+        add_products<DEPTH, false>(scores, q, BLOCK_ROWS, k + 4 * column(), keys_stride(KEYS),
+                                   depth, all);
         if (!masked(args, first))
             return;
 #pragma unroll
@@ -133,7 +204,7 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
     __device__ __forceinline__ void weigh_tile(const struct args &args, float (&scores)[R][C],
                                                float (&alpha)[R])
     {
-        weigh<R, C, LANE_COLUMN_BITS>(scores, top, sum, alpha, args.scale_log2);
+        weigh<R, C, LANE_COLUMN_BITS, false>(scores, top, sum, alpha, args.scale_log2);
 #pragma unroll
         for (int j = 0; j < C; j++) {
             float *to = weights + (column() + j * WARP_COLUMNS) * STRIDE + row_of(0);
@@ -145,42 +216,29 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
         __syncwarp();
     }
 
-    template <bool MASKED>
+    /* For the groups of columns from G on. */
+    template <bool MASKED, int G = 0>
     __device__ __forceinline__ void add_tile(const float *v, int v_stride, const float (&alpha)[R],
                                              const int (&seen)[R])
     {
-        const float *from = weights + row_of(0);
-        float part[R][COLUMNS];
+        constexpr int N = 4 * (GROUPS - G < PART_GROUPS ? GROUPS - G : PART_GROUPS);
+        float part[R][N];
 
-        v += 4 * column();
 #pragma unroll
         for (int i = 0; i < R; i++)
 #pragma unroll
-            for (int j = 0; j < COLUMNS; j++)
+            for (int j = 0; j < N; j++)
                 part[i][j] = 0;
-#pragma unroll(4 * UNROLL)
-        for (int key = 0; key < KEYS; key++) {
-            float w[R];
-            load_rows(w, from + key * STRIDE);
-#pragma unroll
-            for (int g = 0; g < GROUPS; g++) {
-                const float4 x = load4(v + key * v_stride + g * 4 * WARP_COLUMNS);
-#pragma unroll
-                for (int i = 0; i < R; i++) {
-                    if (MASKED && key >= seen[i])
-                        continue; /* whatever v holds, NaN too */
-                    part[i][4 * g + 0] = __fmaf_rn(w[i], x.x, part[i][4 * g + 0]);
-                    part[i][4 * g + 1] = __fmaf_rn(w[i], x.y, part[i][4 * g + 1]);
-                    part[i][4 * g + 2] = __fmaf_rn(w[i], x.z, part[i][4 * g + 2]);
-                    part[i][4 * g + 3] = __fmaf_rn(w[i], x.w, part[i][4 * g + 3]);
-                }
-            }
-        }
+        add_products<MASKED ? 4 : UNROLL, MASKED>(part, weights + row_of(0), STRIDE,
+                                                  v + 4 * (G * WARP_COLUMNS + column()), v_stride,
+                                                  KEYS, seen);
 #pragma unroll
         for (int i = 0; i < R; i++)
 #pragma unroll
-            for (int j = 0; j < COLUMNS; j++)
-                o[i][j] = __fmaf_rn(o[i][j], alpha[i], part[i][j]);
+            for (int j = 0; j < N; j++)
+                o[i][4 * G + j] = __fmaf_rn(o[i][4 * G + j], alpha[i], part[i][j]);
+        if constexpr (G + PART_GROUPS < GROUPS)
+            add_tile<MASKED, G + PART_GROUPS>(v, v_stride, alpha, seen);
     }
 
     /* o = o * alpha + the tile's part, summed from zero. v: [KEYS][v_stride]. */
@@ -204,24 +262,28 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
     __device__ __forceinline__ void keep(const struct args &args, const struct tile &tile,
                                          bool first)
     {
+        const int width = (int)args.problem.head_dim;
+
 #pragma unroll
         for (int i = 0; i < R; i++) {
             const uint32_t row = first_row - tile.first_row + row_of(i);
-            float *part = part_row(args, tile, tile.span, row), *to = part + 4 * column();
+            float *part = part_row(args, tile, tile.span, row), *end = part + width;
+            const float total = lanes_sum<LANE_COLUMN_BITS>(sum[i]);
             float kept_top = -INFINITY, kept_sum = 0, a, b;
             if (row < tile.rows) {
                 if (!first)
-                    kept_top = part[D], kept_sum = part[D + 1];
-                merge(kept_top, kept_sum, top[i], sum[i], args.scale_log2, a, b);
+                    kept_top = end[0], kept_sum = end[1];
+                merge(kept_top, kept_sum, top[i], total, args.scale_log2, a, b);
 #pragma unroll
                 for (int j = 0; j < COLUMNS; j++) {
-                    float *x = to + j / 4 * 4 * WARP_COLUMNS + j % 4;
-                    *x = merged(first ? 0 : *x, a, o[i][j], b);
+                    float *x = part + column_of(j);
+                    if (column_of(j) < width)
+                        *x = merged(first ? 0 : *x, a, o[i][j], b);
                 }
             }
             __syncwarp(); /* all lanes of the row have read top and sum */
             if (row < tile.rows && column() == 0)
-                part[D] = kept_top, part[D + 1] = kept_sum;
+                end[0] = kept_top, end[1] = kept_sum;
         }
         __syncwarp();
         clear();
@@ -230,28 +292,32 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int UNROLL> struct warp {
     /* Writes the rows' outputs. */
     __device__ __forceinline__ void end_rows(const struct args &args, const struct tile &tile) const
     {
-        const int lane = (int)threadIdx.x % 32;
+        const int lane = (int)threadIdx.x % 32, width = (int)args.problem.head_dim;
         const uint32_t first = first_row - tile.first_row;
 
         __syncwarp(); /* the weights are done with, and make room */
 #pragma unroll
         for (int i = 0; i < R; i++) {
-            const float inverse = inverse_of(sum[i]);
+            const float total = lanes_sum<LANE_COLUMN_BITS>(sum[i]), inverse = inverse_of(total);
             const uint32_t row = first + row_of(i);
-            float *to = tile.o + row * args.problem.o.row + 4 * column();
+            float *to = tile.o + row * args.problem.o.row;
             if (column() == 0)
-                weights[2 * row_of(i)] = top[i], weights[2 * row_of(i) + 1] = sum[i];
+                weights[2 * row_of(i)] = top[i], weights[2 * row_of(i) + 1] = total;
             if (row >= tile.rows)
                 continue;
 #pragma unroll
             for (int j = 0; j < COLUMNS; j += 4) {
-                const float4 x = {output_of(o[i][j], inverse), output_of(o[i][j + 1], inverse),
-                                  output_of(o[i][j + 2], inverse), output_of(o[i][j + 3], inverse)};
-                float *next = to + j * WARP_COLUMNS;
-                if (args.aligned)
-                    *(float4 *)next = x;
-                else
-                    next[0] = x.x, next[1] = x.y, next[2] = x.z, next[3] = x.w;
+                const float x[4] = {output_of(o[i][j], inverse), output_of(o[i][j + 1], inverse),
+                                    output_of(o[i][j + 2], inverse),
+                                    output_of(o[i][j + 3], inverse)};
+                if (args.aligned && column_of(j) + 4 <= width) {
+                    *(float4 *)(to + column_of(j)) = {x[0], x[1], x[2], x[3]};
+                    continue;
+                }
+#pragma unroll
+                for (int n = 0; n < 4; n++)
+                    if (column_of(j) + n < width)
+                        to[column_of(j) + n] = x[n];
             }
         }
         __syncwarp();

@@ -194,9 +194,11 @@ START_TEST(choice_by_architecture)
         {"v4", 80, 64, "cuda-v4-small", NULL},
         {"v4", 86, 128, "cuda-v4-small", NULL},
         {"v4", 120, 64, "cuda-v4-small", NULL},
-        {"v4", 90, 96, "cuda-v2", "head_dim is neither 64 nor 128"},
-        {"auto", 90, 96, "cuda-v2", NULL},
-        {"auto", 90, 128, "cuda-v4", NULL},
+        {"v4", 90, 1, "cuda-v4", NULL},
+        {"v4", 90, 256, "cuda-v4", NULL},
+        {"v4", 89, 129, "cuda-v2", "head_dim is over 128"},
+        {"auto", 90, 96, "cuda-v4", NULL},
+        {"auto", 86, 200, "cuda-v2", NULL},
     };
 
     for (const auto &it : choices) {
