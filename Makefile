@@ -327,7 +327,7 @@ GPU_MAINS  := $(filter ragged planted bench functions,$(GPU_ALL))
 HOST_TESTS := test_grids
 HOST_PARTS := recorder
 GPU_TESTS  := $(filter-out $(HOST_TESTS),$(filter test_%,$(GPU_ALL)))
-GPU_AGAIN  := test_kernels test_bits test_nonfinite
+GPU_AGAIN  := test_kernels test_bits test_nonfinite test_decode
 GPU_PARTS  := $(patsubst %,$(B)/tests/gpu/%.o,$(filter-out $(GPU_MAINS) $(GPU_TESTS) \
                  $(HOST_TESTS) $(HOST_PARTS),$(GPU_ALL))) \
              $(B)/tests/helpers/attend.o $(B)/tests/helpers/cases.o $(B)/gpu/test.o
