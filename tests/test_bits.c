@@ -359,7 +359,7 @@ static void add(TCase *tests, const TTest *test, bool ordered)
     for (int i = 0; i < (int)count * MASKS * place_head_dims; i++) {
         const struct fa_kernel *kernel = kernel_of(i);
         const struct fa_problem problem =
-            problem_of(i, 1, 1, 1, 1, 1, 20); /* as all the own ones */
+            problem_of(i, 1, 1, 1, 100, 1, 20); /* as all the own ones */
         if (place_covers(kernel, &problem) && (ordered || !kernel->in_order))
             tcase_add_loop_test(tests, test, i, i + 1);
     }

@@ -1,15 +1,16 @@
 /* cuda.cu: the functions of every version, and readying a device for them. */
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/decode.h"
 
 #include <cuda_runtime.h>
 
-const struct cuda_function *cuda_functions(int version, size_t *count)
+const struct cuda_function *cuda_functions(int list, size_t *count)
 {
-    static const struct cuda_function *(*const lists[CUDA_VERSIONS])(size_t *) = {
+    static const struct cuda_function *(*const lists[CUDA_LISTS])(size_t *) = {
         cuda_v0_functions, cuda_v1_functions, cuda_v2_functions,
-        cuda_v3_functions, cuda_v4_functions,
+        cuda_v3_functions, cuda_v4_functions, decode_functions,
     };
-    return lists[version](count);
+    return lists[list](count);
 }
 
 /* Takes the error from the thread, too, lest a later call report it. */
@@ -70,7 +71,7 @@ enum fa_status fa_cuda_prepare(int *arch, struct fa_error *error)
         return fa_error_set(error, FA_UNIMPLEMENTED, "",
                             "the device has compute capability %d.%d; the kernels need %d.%d",
                             major, minor, CUDA_ARCH_MIN / 10, CUDA_ARCH_MIN % 10);
-    for (int i = 0; i < CUDA_VERSIONS; i++) {
+    for (int i = 0; i < CUDA_LISTS; i++) {
         size_t count;
         const struct cuda_function *list = cuda_functions(i, &count);
         for (size_t j = 0; j < count; j++) {

@@ -32,9 +32,12 @@ struct cuda_function {
     size_t shared; /* dynamic shared memory of a block at most, bytes */
 };
 
-/* The functions of a version, 0 to CUDA_VERSIONS - 1. *count entries. Static. */
+/* The functions of a version, 0 to CUDA_VERSIONS - 1, and as one more list those of decode.h, which
+ * v4 launches. *count entries. Static. */
 #define CUDA_VERSIONS 5
-const struct cuda_function *cuda_functions(int version, size_t *count);
+#define CUDA_DECODE   CUDA_VERSIONS
+#define CUDA_LISTS    (CUDA_VERSIONS + 1)
+const struct cuda_function *cuda_functions(int list, size_t *count);
 
 /* The same, of each version's own file. */
 const struct cuda_function *cuda_v0_functions(size_t *count);

@@ -7,6 +7,7 @@
  *  - the products are unrolled as far as the instruction cache allows.
  *
  * Which tiling runs is chosen by the problem, or by the shared memory that a block gets. */
+#include "kernels/cuda/decode.h"
 #include "kernels/cuda/warp.cuh"
 
 /* D: columns of o. R: rows of a thread. WARPS: of a block. KEYS: of a tile. BLOCKS: of an SM of 228
@@ -221,15 +222,19 @@ static int best_tiling(const struct fa_problem *problem)
                                                             : large_tiling(problem);
 }
 
-/* The functions of a kernel that chooses by CHOOSE. */
+/* The functions of a kernel that chooses by CHOOSE, except where rows are few. */
 template <int CHOOSE(const struct fa_problem *)> struct chosen {
     static uint64_t units(const struct fa_problem *problem)
     {
+        if (decode_covers(problem))
+            return decode_units(problem);
         return spans_units(problem, tile_rows[CHOOSE(problem)]);
     }
 
     static size_t state(const struct fa_problem *problem)
     {
+        if (decode_covers(problem))
+            return decode_state(problem);
         return spans_state(problem, tile_rows[CHOOSE(problem)]);
     }
 
@@ -239,6 +244,8 @@ template <int CHOOSE(const struct fa_problem *)> struct chosen {
         const struct cuda_function *function =
             &functions[tiling + (launch->problem->head_dim % 32 == 0 ? 0 : TILINGS)];
 
+        if (decode_covers(launch->problem))
+            return decode_launch(launch);
         return spans_launch(launch, tile_rows[tiling], function, function->shared);
     }
 };
@@ -246,7 +253,8 @@ template <int CHOOSE(const struct fa_problem *)> struct chosen {
 /* Larger tiles than that have no room. */
 static const char *refuses_large(const struct fa_problem *problem)
 {
-    return problem->head_dim <= SMALL * 32 ? NULL : "head_dim is over 128";
+    return decode_covers(problem) || problem->head_dim <= SMALL * 32 ? NULL
+                                                                     : "head_dim is over 128";
 }
 
 template <int CHOOSE(const struct fa_problem *)>

@@ -224,10 +224,11 @@ static void print_functions(void)
 {
     printf(
         "\nfunction                     threads  registers  shared (static + dynamic)  blocks\n");
-    for (int i = 0; i < VERSIONS; i++) {
+    for (int i = 0; i < CUDA_LISTS; i++) {
         size_t count;
         const struct cuda_function *functions = cuda_functions(i, &count);
-        for (size_t j = 0; contenders[i].kernel && j < count; j++) {
+        const struct contender *user = &contenders[i == CUDA_DECODE ? VERSIONS - 1 : i];
+        for (size_t j = 0; user->kernel && j < count; j++) {
             const struct cuda_function *function = &functions[j];
             cudaFuncAttributes taken;
             int blocks = 0;

@@ -6,7 +6,7 @@
 
 int main(void)
 {
-    for (int i = 0; i < CUDA_VERSIONS; i++) {
+    for (int i = 0; i < CUDA_LISTS; i++) {
         size_t count;
         const struct cuda_function *functions = cuda_functions(i, &count);
         for (size_t j = 0; j < count; j++)

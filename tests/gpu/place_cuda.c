@@ -74,10 +74,12 @@ const float place_one_tolerance = 1e-6f;
 /* By what each version says of itself. */
 bool place_covers(const struct fa_kernel *kernel, const struct fa_problem *problem)
 {
+    const uint64_t rows = (uint64_t)problem->q_len * problem->heads; /* of all key/value heads */
+
     if (is_version(kernel, "v3"))
         return problem->head_dim == 64;
-    if (is_version(kernel, "v4"))
-        return problem->head_dim == 64 || problem->head_dim == 128;
+    if (is_version(kernel, "v4-small"))
+        return problem->head_dim <= 128 || (rows > 0 && rows <= 8 * (uint64_t)problem->kv_heads);
     return true;
 }
 

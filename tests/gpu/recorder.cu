@@ -1,5 +1,6 @@
 #include "tests/gpu/recorder.h"
 
+#include "kernels/cuda/decode.h"
 #include "kernels/cuda/launch.cuh"
 #include "tests/helpers/test.h"
 
@@ -42,6 +43,12 @@ static void expect(bool met, const char *what)
 static char version(void)
 {
     return seen.kernel->name[strlen("cuda-v")];
+}
+
+/* v4: whether the query heads of a group share its units, which are those of decode.h. */
+static bool is_decoding(void)
+{
+    return version() == '4' && decode_covers(seen.launch->problem);
 }
 
 static const struct cuda_function *function_of(const void *entry)
@@ -143,7 +150,8 @@ static uint64_t base_of(const struct args *args)
 static void check_args(const struct args *args, uint64_t base, uint64_t reach)
 {
     const struct fa_launch *launch = seen.launch;
-    const uint64_t heads = (uint64_t)launch->problem->batch * launch->problem->heads;
+    const uint64_t heads = (uint64_t)launch->problem->batch *
+                           (is_decoding() ? launch->problem->kv_heads : launch->problem->heads);
     const uint64_t problems = (reach + seen.units - 1) / seen.units;
     const uint64_t tiles = version() == '1' ? 1 : args->cut.tiles;
     const uint64_t spans = version() == '0' ? 1 : args->cut.spans;
@@ -214,7 +222,8 @@ static void begin(const struct fa_kernel *kernel, const struct fa_launch *launch
     seen.kernel = kernel;
     seen.launch = launch;
     seen.units = kernel->units(launch->problem);
-    seen.functions = cuda_functions(version() - '0', &seen.function_count);
+    seen.functions =
+        cuda_functions(is_decoding() ? CUDA_DECODE : version() - '0', &seen.function_count);
     seen.all_aligned = true;
     for (uint32_t i = 0; i < launch->problem_count; i++)
         seen.all_aligned = seen.all_aligned && is_aligned(launch->problem, &launch->tensors[i]);

@@ -85,7 +85,8 @@ static const uint32_t shapes[][6] = {
     {1, 1, 1, 1, 1, 1},        {2, 3, 1, 70, 90, 40},     {1, 2, 2, 200, 300, 64},
     {3, 4, 2, 130, 5000, 128}, {1, 2, 1, 4, 70000, 64},   {2, 2, 1, 3, 0, 64},
     {1, 8, 8, 5, 9000, 256},   {4, 12, 12, 300, 300, 64}, {2, 5, 5, 1000, 100, 128},
-    {1, 1, 1, 129, 65, 65},    {40, 16, 4, 1, 4000, 64},
+    {1, 1, 1, 129, 65, 65},    {40, 16, 4, 1, 4000, 64},  {3, 16, 2, 1, 300, 40},
+    {1, 6, 3, 4, 40000, 200},
 };
 
 START_TEST(every_unit_runs_once)
@@ -112,10 +113,11 @@ START_TEST(more_heads_than_a_grid_has_blocks)
     static const struct {
         uint32_t extents[6], count;
     } large[] = {
-        {{65537, 65536, 1, 1, 1, 1}, 1},    {{65537, 65536, 1, 1, 1, 64}, 1},
-        {{65537, 65536, 1, 1, 200, 64}, 2}, {{2048, 65536, 1, 1, 1, 1}, 33},
-        {{2048, 65536, 1, 1, 1, 64}, 33},   {{2048, 65536, 1, 2, 200, 128}, 33},
+        {{65537, 65536, 1, 1, 1, 1}, 1},        {{65537, 65536, 1, 1, 1, 64}, 1},
+        {{65537, 65536, 1, 1, 200, 64}, 2},     {{2048, 65536, 1, 1, 1, 1}, 33},
+        {{2048, 65536, 1, 1, 1, 64}, 33},       {{2048, 65536, 1, 2, 200, 128}, 33},
         {{32768, 65536, 1, 1, 1, 64}, 2}, /* a grid's blocks and one more */
+        {{65537, 65536, 65536, 1, 300, 80}, 2},
     };
     const struct fa_kernel *kernel = kernel_of(_i);
     struct fa_tensors tensors[COUNT_MAX];
@@ -183,6 +185,7 @@ START_TEST(choice_by_architecture)
         int arch;
         uint32_t head_dim;
         const char *kernel, *reason;
+        uint32_t q_len; /* 0: 1000 */
     } choices[] = {
         {"v0", 80, 5, "cuda-v0", NULL},
         {"v1", 90, 256, "cuda-v1", NULL},
@@ -196,14 +199,15 @@ START_TEST(choice_by_architecture)
         {"v4", 120, 64, "cuda-v4-small", NULL},
         {"v4", 90, 1, "cuda-v4", NULL},
         {"v4", 90, 256, "cuda-v4", NULL},
-        {"v4", 89, 129, "cuda-v2", "head_dim is over 128"},
+        {"v4", 89, 129, "cuda-v2", "head_dim is over 128", 9},
+        {"v4", 89, 129, "cuda-v4-small", NULL, 8},
         {"auto", 90, 96, "cuda-v4", NULL},
         {"auto", 86, 200, "cuda-v2", NULL},
     };
 
     for (const auto &it : choices) {
         const struct fa_problem problem =
-            problem_of({1, 1, 1, 1000, 1000, it.head_dim}, FA_MASK_NONE);
+            problem_of({1, 1, 1, it.q_len ? it.q_len : 1000, 1000, it.head_dim}, FA_MASK_NONE);
         const struct fa_target target = {FA_CUDA, it.arch};
         struct fa_choice choice;
         struct fa_error error;
