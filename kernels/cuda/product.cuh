@@ -189,9 +189,9 @@ __device__ __forceinline__ void copy_tile(float *to, int stride, int padded, con
 /* Copies `rows` rows of `width` elements, times factor, into a transposed tile of depth (a multiple
  * of 4) by tile_rows, the rest zeroes; row i goes to column PLACE(i). Lanes take a row each, so that
  * their stores go to different banks; tile_rows is a multiple of 32, and the block's warps one of
- * tile_rows / 32. aligned: rows begin at multiples of 16 bytes. UNROLL: loads on their way before a
- * store. */
-template <int PLACE(int), int UNROLL>
+ * tile_rows / 32. aligned: rows begin at multiples of 16 bytes. AT_ONCE: loads of a thread that are on
+ * their way together. */
+template <int PLACE(int), int AT_ONCE>
 __device__ __forceinline__ void copy_transposed(float *to, int stride, int tile_rows, int depth,
                                                 const float *from, int64_t row_stride, int rows,
                                                 int width, float factor, bool aligned)
@@ -200,21 +200,39 @@ __device__ __forceinline__ void copy_transposed(float *to, int stride, int tile_
     const int side_by_side = tile_rows / 32; /* warps */
     const int row = warp % side_by_side * 32 + (int)threadIdx.x % 32;
 
+    const int step = warps / side_by_side * 4;
+    const bool present = row < rows;
+
     __builtin_assume(__isGlobal(from));
     from += row * row_stride, to += PLACE(row);
-#pragma unroll UNROLL
-    for (int d = warp / side_by_side * 4; d < depth; d += warps / side_by_side * 4) {
-        const int left = row < rows ? width - d : 0;
-        float4 x = {0, 0, 0, 0};
-        if (left >= 4 && aligned)
-            x = load4(from + d);
-        else if (left > 0)
-            x = {from[d], left > 1 ? from[d + 1] : 0, left > 2 ? from[d + 2] : 0,
-                 left > 3 ? from[d + 3] : 0};
-        to[(d + 0) * stride] = factor * x.x;
-        to[(d + 1) * stride] = factor * x.y;
-        to[(d + 2) * stride] = factor * x.z;
-        to[(d + 3) * stride] = factor * x.w;
+    for (int first = warp / side_by_side * 4; first < depth; first += AT_ONCE * step) {
+        float4 x[AT_ONCE];
+        if (aligned && width % 4 == 0) {
+#pragma unroll
+            for (int i = 0, d = first; i < AT_ONCE; i++, d += step) {
+                x[i] = {0, 0, 0, 0};
+                if (present && d < width)
+                    x[i] = load4(from + d);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0, d = first; i < AT_ONCE; i++, d += step) {
+                const int left = present ? width - d : 0;
+                x[i].x = left > 0 ? from[d] : 0;
+                x[i].y = left > 1 ? from[d + 1] : 0;
+                x[i].z = left > 2 ? from[d + 2] : 0;
+                x[i].w = left > 3 ? from[d + 3] : 0;
+            }
+        }
+#pragma unroll
+        for (int i = 0, d = first; i < AT_ONCE; i++, d += step) {
+            if (d >= depth)
+                break;
+            to[(d + 0) * stride] = factor * x[i].x;
+            to[(d + 1) * stride] = factor * x[i].y;
+            to[(d + 2) * stride] = factor * x[i].z;
+            to[(d + 3) * stride] = factor * x[i].w;
+        }
     }
 }
 

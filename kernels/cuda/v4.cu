@@ -12,16 +12,17 @@
 
 /* D: columns of o. R: rows of a thread. WARPS: of a block. KEYS: of a tile. BLOCKS: of an SM of 228
  * KiB. DEPTH, UNROLL: steps of the scores and of the values that are one piece of code, as many as
- * the instruction cache allows. */
-template <int D_, int R_, int WARPS_, int KEYS_, int BLOCKS_, int DEPTH_, int UNROLL>
-struct tiling {
+ * the instruction cache allows. Head dimensions that are not D take fewer steps of the scores, so
+ * that they are not rounded up to much more. */
+template <int D_, int R_, int WARPS_, int KEYS_, int BLOCKS_, int DEPTH, int UNROLL> struct tiling {
     static constexpr int D = D_, R = R_, WARPS = WARPS_, KEYS = KEYS_, BLOCKS = BLOCKS_;
-    static constexpr int DEPTH = DEPTH_;
+    static constexpr int EXACT_DEPTH = DEPTH, RAGGED_DEPTH = 8;
     static constexpr int THREADS = WARPS * 32, ROWS = WARPS * WARP_ROWS * R;
-    using warp_rows = warp<D, R, KEYS, ROWS, DEPTH, UNROLL>;
+    template <int STEP> using warp_rows = warp<D, R, KEYS, ROWS, STEP, UNROLL>;
     /* Floats. Values need no gaps between rows: a quarter of a warp reads one row at a time. */
     static constexpr int Q = D * ROWS, K = D * keys_stride(KEYS), V = KEYS * D;
-    static constexpr size_t SHARED = (Q + K + V + WARPS * warp_rows::WEIGHTS) * sizeof(float);
+    static constexpr size_t SHARED =
+        (Q + K + V + WARPS * warp_rows<DEPTH>::WEIGHTS) * sizeof(float);
 };
 
 /* Structs, so that their names are in those of the functions. */
@@ -31,7 +32,7 @@ struct large_64 : tiling<64, 8, 4, 64, 2, 8, 8> { /* 105 KiB */
 };
 struct large_96 : tiling<96, 4, 8, 64, 1, 16, 16> { /* 146 KiB */
 };
-struct large_128 : tiling<128, 4, 8, 64, 1, 16, 32> { /* 178 KiB */
+struct large_128 : tiling<128, 4, 8, 64, 1, 32, 32> { /* 178 KiB */
 };
 struct large_160 : tiling<160, 4, 8, 64, 1, 16, 8> { /* 211 KiB */
 };
@@ -39,9 +40,9 @@ struct large_192 : tiling<192, 4, 8, 32, 1, 16, 8> { /* 171 KiB */
 };
 struct large_224 : tiling<224, 4, 8, 32, 1, 16, 8> { /* 196 KiB */
 };
-struct large_256 : tiling<256, 4, 8, 32, 1, 16, 8> { /* 220 KiB */
+struct large_256 : tiling<256, 4, 8, 32, 1, 32, 16> { /* 220 KiB */
 };
-struct small_32 : tiling<32, 4, 4, 64, 4, 16, 32> { /* 49 KiB */
+struct small_32 : tiling<32, 4, 4, 64, 4, 16, 16> { /* 49 KiB */
 };
 struct small_64 : tiling<64, 4, 4, 64, 3, 16, 16> { /* 73 KiB */
 };
@@ -67,33 +68,42 @@ __device__ __forceinline__ void copy_async(float *to, const float *from, bool th
                      : "memory");
 }
 
-/* Starts copying a tile of keys, transposed, of which `rows` are there with `width` elements each;
- * zeroes to `depth`. A warp takes 4 keys that get side by side by 8 elements at once: these are whole
- * sectors of memory, and different banks. */
-template <typename S, bool EXACT>
-__device__ __forceinline__ void copy_keys_async(float *to, const float *from, int64_t row_stride,
-                                                int rows, int width, int depth)
+/* Starts copying the tile of keys at `key`, if the unit has one, transposed; zeroes around its rows
+ * and elements, to `depth`. A warp takes 4 keys that get side by side by 8 elements at once: these
+ * are whole sectors of memory, and different banks. So many small copies at a time wait for each
+ * other that they are started in two halves. */
+template <typename S, bool EXACT, int HALF>
+__device__ __forceinline__ void start_keys(const struct args &args, const struct tile &tile,
+                                           uint32_t key, int depth, float *to)
 {
-    constexpr int STRIDE = keys_stride(S::KEYS);
+    constexpr int STRIDE = keys_stride(S::KEYS), GROUPS = S::KEYS / 4 / S::WARPS;
+    constexpr int MIDDLE = (GROUPS + 1) / 2, FIRST = HALF == 0 ? 0 : MIDDLE;
+    constexpr int END = HALF == 0 ? MIDDLE : GROUPS;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, first = lane % 8;
+    const int64_t row_stride = args.problem.k.row;
+    const float *from = tile.k + key * row_stride + first;
 
+    if (key >= tile.end_key)
+        return;
 #pragma unroll
-    for (int n = 0; n < S::KEYS / 4 / S::WARPS; n++) {
-        const int group = n * S::WARPS + warp, key = group / 8 * 32 + group % 8 + lane / 8 * 8;
-        const float *next = from + key * row_stride + first;
-        float *place = to + first * STRIDE + key_place(key);
+    for (int n = FIRST; n < END; n++) {
+        const int group = n * S::WARPS + warp, row = group / 8 * 32 + group % 8 + lane / 8 * 8;
+        const float *next = from + row * row_stride;
+        float *place = to + first * STRIDE + key_place(row);
 #pragma unroll
         for (int d = 0; d < S::D; d += 8)
             if (EXACT || d < depth)
                 copy_async<4>(place + d * STRIDE, next + d,
-                              key < rows && (EXACT || first + d < width));
+                              row < tile_keys(args, key, S::KEYS) &&
+                                  (EXACT || first + d < (int)args.problem.head_dim));
     }
 }
 
-/* The same of values, as they lie, BYTES at a time. A row is a warp's, or that of a part of it. */
+/* Starts copying a tile of values, of which `rows` are there with `width` elements each, as they
+ * lie, BYTES at a time; zeroes around them. A row is a warp's, or that of a part of it. */
 template <typename S, bool EXACT, int BYTES>
-__device__ __forceinline__ void copy_values_async(float *to, const float *from, int64_t row_stride,
-                                                  int rows, int width)
+__device__ __forceinline__ void copy_values(float *to, const float *from, int64_t row_stride,
+                                            int rows, int width)
 {
     constexpr int STEP = BYTES / 4, PIECES = S::D / STEP;
     constexpr int LANES = PIECES <= 8 ? 8 : PIECES <= 16 ? 16 : 32, AT_ONCE = S::THREADS / LANES;
@@ -130,40 +140,38 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     float *q = (float *)shared, *k = q + S::Q, *v = k + S::K;
     const struct fa_problem &problem = args.problem;
     const int width = EXACT ? S::D : (int)problem.head_dim;
-    const int depth = (width + S::DEPTH - 1) / S::DEPTH * S::DEPTH;
+    constexpr int STEP = EXACT ? S::EXACT_DEPTH : S::RAGGED_DEPTH;
+    const int depth = (width + STEP - 1) / STEP * STEP;
     __shared__ struct tile tile;
-    typename S::warp_rows warp;
+    typename S::template warp_rows<STEP> warp;
 
-    const auto start_k = [&](uint32_t key) {
-        copy_keys_async<S, EXACT>(k, tile.k + key * problem.k.row, problem.k.row,
-                                  tile_keys(args, key, S::KEYS), width, depth);
-    };
     const auto start_v = [&](uint32_t key) {
         const float *from = tile.v + key * problem.v.row;
         const int rows = tile_keys(args, key, S::KEYS);
         if (args.aligned && width % 4 == 0)
-            copy_values_async<S, EXACT, 16>(v, from, problem.v.row, rows, width);
+            copy_values<S, EXACT, 16>(v, from, problem.v.row, rows, width);
         else
-            copy_values_async<S, EXACT, 4>(v, from, problem.v.row, rows, width);
+            copy_values<S, EXACT, 4>(v, from, problem.v.row, rows, width);
     };
 
     find_tile(args, S::ROWS, &tile);
     warp.init(tile, q, v + S::V);
     if (tile.first_key < tile.end_key) {
-        start_k(tile.first_key);
+        start_keys<S, EXACT, 0>(args, tile, tile.first_key, depth, k);
+        start_keys<S, EXACT, 1>(args, tile, tile.first_key, depth, k);
         copy_transposed<same_place, 8>(q, S::ROWS, S::ROWS, depth, tile.q, problem.q.row,
                                        (int)tile.rows, width, args.sign, args.aligned);
         wait_for_copies();
     }
     for (uint32_t key = tile.first_key; key < tile.end_key; key += S::KEYS) {
-        float scores[S::R][S::warp_rows::C], alpha[S::R];
+        float scores[S::R][S::KEYS / WARP_COLUMNS], alpha[S::R];
 
         start_v(key);
         warp.score(args, k, depth, key, scores);
         wait_for_copies();
-        if (key + S::KEYS < tile.end_key)
-            start_k(key + S::KEYS);
+        start_keys<S, EXACT, 0>(args, tile, key + S::KEYS, depth, k);
         warp.weigh_tile(args, scores, alpha);
+        start_keys<S, EXACT, 1>(args, tile, key + S::KEYS, depth, k);
         warp.add_values(args, v, S::D, key, alpha);
         if (chunk_ends(tile, key + S::KEYS))
             warp.keep(args, tile, key + S::KEYS == tile.first_key + CHUNK_KEYS);
