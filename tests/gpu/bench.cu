@@ -17,6 +17,7 @@ enum { VERSIONS = CUDA_VERSIONS, GRAPH = 20, WARM_UP = 3, REPEAT_MAX = 10000 };
 #define LONG_US     1e5  /* launches above this are repeated for LONG_TOTAL us only */
 #define LONG_TOTAL  5e6  /* or three times */
 #define FLUSH_BYTES ((size_t)256 << 20)
+#define READ_BYTES  ((size_t)1 << 30)
 
 /* Times of one thing, us. */
 struct times {
@@ -40,7 +41,7 @@ static struct fa_problem problem;
 static struct fa_tensors tensors;
 static struct contender contenders[VERSIONS];
 static int repeat = 50;
-static bool cold;
+static bool cold, unaligned;
 static char *flush;
 static cudaStream_t stream;
 static cudaEvent_t start, stop;
@@ -188,13 +189,23 @@ static double percentile(struct times *times, int percent)
     return times->us[(times->count - 1) * percent / 100];
 }
 
+/* Of q, k, v and o, each once. */
+static double tensor_bytes(void)
+{
+    const double rows = 2.0 * problem.heads * problem.q_len;
+    const double keys = 2.0 * problem.kv_heads * problem.kv_len;
+    return (rows + keys) * problem.batch * problem.head_dim * sizeof(float);
+}
+
 /* All that take part in turns, until each has as many times as it wants. */
 static void race(void)
 {
-    static struct times ffma, clocks;
+    static struct times ffma, clocks, reads;
+    void *const memory = bench_allocate(READ_BYTES);
     struct ffma_clock *clock = (struct ffma_clock *)bench_allocate(sizeof *clock), seen;
-    double flops = 0, rate;
+    double flops = 0, rate, read;
 
+    CUDA(cudaMemset(memory, 0, READ_BYTES));
     for (int round = 0; round < repeat; round++) {
         for (struct contender &contender : contenders)
             if (contender.kernel && contender.times.count < contender.times.wanted)
@@ -202,20 +213,27 @@ static void race(void)
         ffma.us[ffma.count++] = timed([&] { flops = ffma_launch(clock, stream); });
         CUDA(cudaMemcpy(&seen, clock, sizeof seen, cudaMemcpyDefault));
         clocks.us[clocks.count++] = 1e3 * seen.cycles / seen.nanoseconds;
+        reads.us[reads.count++] = timed([&] { (void)read_launch(memory, READ_BYTES, stream); });
     }
     rate = flops / percentile(&ffma, 50) / 1e6;
-    printf("FFMA loop %.1f TFLOP/s, SM clock %.0f MHz (medians of %d in the same run)\n\n", rate,
-           percentile(&clocks, 50), ffma.count);
-    printf("version  kernel               us       p20       p80  TFLOP/s  %%FFMA  relative L2\n");
+    read = READ_BYTES / percentile(&reads, 50) / 1e6;
+    printf(
+        "FFMA loop %.1f TFLOP/s, reading memory %.2f TB/s, SM clock %.0f MHz (medians of %d in the "
+        "same run)\n\n",
+        rate, read, percentile(&clocks, 50), ffma.count);
+    printf("version  kernel               us       p20       p80  TFLOP/s  %%FFMA   TB/s  %%read  "
+           "relative L2\n");
     for (struct contender &contender : contenders) {
         struct times *times = &contender.times;
         if (!contender.kernel)
             continue;
         const double us = percentile(times, 50);
         const double speed = fa_problem_flops(&problem) / us / 1e6;
-        printf("%-8s %-14s %9.1f %9.1f %9.1f %8.2f %6.1f  %.2e  (%d times", contender.version->name,
-               contender.kernel->name, us, percentile(times, 20), percentile(times, 80), speed,
-               100 * speed / rate, contender.error, times->count);
+        const double bytes = tensor_bytes() / us / 1e6;
+        printf("%-8s %-14s %9.1f %9.1f %9.1f %8.2f %6.1f %6.2f %6.1f  %.2e  (%d times",
+               contender.version->name, contender.kernel->name, us, percentile(times, 20),
+               percentile(times, 80), speed, 100 * speed / rate, bytes, 100 * bytes / read,
+               contender.error, times->count);
         printf(contender.graph ? ", graphs of %d launches)\n" : ")\n", GRAPH);
     }
 }
@@ -264,12 +282,14 @@ static void print_header(int arch)
            problem.batch, problem.heads, problem.q_len, problem.head_dim, problem.kv_len,
            problem.kv_heads, fa_mask_name(problem.mask), fa_problem_flops(&problem) / 1e9,
            cold ? "cold" : "warm");
+    if (unaligned)
+        printf("tensors   one element beyond 16 bytes\n");
 }
 
 /* --- The command line ------------------------------------------------------------------------ */
 
 static const char usage[] = "usage: bench [--shape B,H,S,D] [--kv-len N] [--kv-heads G] [--mask M]"
-                            " [--repeat 50] [--cold] [VERSION...]";
+                            " [--repeat 50] [--cold] [--unaligned] [VERSION...]";
 
 /* Returns the bits of the versions to run. */
 static unsigned parse(int count, char **words)
@@ -289,6 +309,8 @@ static unsigned parse(int count, char **words)
             chosen |= 1u << (word[1] - '0');
         else if (strcmp(word, "--cold") == 0)
             cold = true;
+        else if (strcmp(word, "--unaligned") == 0)
+            unaligned = true;
         else if ((strcmp(word, "--shape") == 0 &&
                   sscanf(value, "%u,%u,%u,%u%c", &problem.batch, &problem.heads, &problem.q_len,
                          &problem.head_dim, &end) == 4) ||
@@ -330,7 +352,7 @@ int main(int argc, char **argv)
     CUDA(cudaEventCreate(&start));
     CUDA(cudaEventCreate(&stop));
     fa_set_packed(&problem);
-    tensors = bench_data_make(&problem);
+    tensors = bench_data_make(&problem, unaligned);
     if (cold)
         flush = (char *)bench_allocate(FLUSH_BYTES);
     for (size_t i = 0; i < count && i < VERSIONS; i++)

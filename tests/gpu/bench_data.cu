@@ -35,28 +35,29 @@ void *bench_allocate(size_t bytes)
     return out;
 }
 
-static void *make(struct fa_extents extents, uint64_t seed, float spread)
+static void *make(struct fa_extents extents, uint64_t seed, float spread, bool unaligned)
 {
     const uint64_t elements =
         (uint64_t)extents.batch * extents.heads * extents.rows * extents.width;
-    void *tensor = bench_allocate(elements * sizeof(float));
+    float *tensor = (float *)bench_allocate((elements + unaligned) * sizeof(float));
 
+    tensor += unaligned;
     CUDA(data_fill(tensor, extents, fa_packed_strides(extents), seed << 40, 0, spread));
     return tensor;
 }
 
-struct fa_tensors bench_data_make(const struct fa_problem *given)
+struct fa_tensors bench_data_make(const struct fa_problem *given, bool unaligned)
 {
     const uint64_t last_head = (uint64_t)given->batch * given->heads - 1;
     const uint32_t length = given->q_len, most = STRETCH, stretch = length < most ? length : most;
     const uint32_t firsts[] = {0, (length - stretch) / 2, length - stretch};
 
     problem = *given;
-    tensors.q = make(fa_q_extents(&problem), 1, 1);
-    tensors.k = make(fa_kv_extents(&problem), 2, 1);
-    tensors.v = make(fa_kv_extents(&problem), 3, 1);
-    tensors.o = make(fa_q_extents(&problem), 0, 0);
-    tensors.lse = make(fa_lse_extents(&problem), 0, 0);
+    tensors.q = make(fa_q_extents(&problem), 1, 1, unaligned);
+    tensors.k = make(fa_kv_extents(&problem), 2, 1, unaligned);
+    tensors.v = make(fa_kv_extents(&problem), 3, 1, unaligned);
+    tensors.o = make(fa_q_extents(&problem), 0, 0, unaligned);
+    tensors.lse = make(fa_lse_extents(&problem), 0, 0, unaligned);
     for (int i = 0; i < STRETCHES; i++)
         for (uint32_t row = 0; row < stretch; row++)
             rows[row_count++] = i % 2 * last_head * length + firsts[i / 2] + row;

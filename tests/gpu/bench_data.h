@@ -17,8 +17,9 @@ void bench_die(const char *what, const char *detail);
 void *bench_allocate(size_t bytes);
 
 /* Tensors of normally distributed elements, the outputs 0, on the device. The strides are
- * packed ones. Once for each process. */
-struct fa_tensors bench_data_make(const struct fa_problem *problem);
+ * packed ones. unaligned: they begin one element beyond a multiple of 16 bytes. Once for each
+ * process. */
+struct fa_tensors bench_data_make(const struct fa_problem *problem, bool unaligned);
 
 /* Sets the outputs to NaN. */
 void bench_data_poison(void);

@@ -46,3 +46,31 @@ double ffma_launch(struct ffma_clock *clock, cudaStream_t stream)
         return 0;
     return 2.0 * (STEPS * UNROLL * CHAINS) * (THREADS * BLOCKS * processors);
 }
+
+/* Each thread has four loads on their way. */
+static __global__ void __launch_bounds__(THREADS, BLOCKS)
+    read_kernel(const float4 *from, size_t count, float *never)
+{
+    const size_t step = (size_t)gridDim.x * THREADS;
+    float sum = 0;
+
+#pragma unroll 4
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += step) {
+        const float4 x = from[i];
+        sum += x.x + x.y + x.z + x.w;
+    }
+    if (sum == -1)
+        *never = sum;
+}
+
+bool read_launch(void *memory, size_t bytes, cudaStream_t stream)
+{
+    int device, processors;
+
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+        return false;
+    read_kernel<<<2 * BLOCKS * processors, THREADS, 0, stream>>>(
+        (const float4 *)memory, bytes / sizeof(float4), (float *)memory);
+    return cudaGetLastError() == cudaSuccess;
+}

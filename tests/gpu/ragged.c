@@ -83,6 +83,9 @@ START_TEST(ragged_tiles)
     for (int i = 0; i < (is_quick() ? 8 : 10); i++)
         for (int mask = 0; mask < masks; mask++)
             for (uint32_t count = 1; count <= 2; count++) {
+                /* --quick: those after the first three take turns at the ways of copying */
+                if (is_quick() && i > 2 && count != 1 + (uint32_t)i % 2)
+                    continue;
                 /* --quick: each mask at some head_dim */
                 const enum fa_mask now = (enum fa_mask)((i + mask + (int)count) % 3);
                 struct fa_problem problem = attend_problem(1, 2, 1, 130, 150, head_dims[i], now);
