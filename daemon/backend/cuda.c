@@ -1,6 +1,8 @@
 #include "daemon/backend/cuda_parts.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static void on_handle_closed(uv_handle_t *handle)
@@ -72,6 +74,24 @@ static int begin_parts(struct cuda_backend *backend, const struct fad_backend_co
     return r;
 }
 
+/* A device's streams for memory and for copies by its engines, in and out. */
+#define OTHER_STREAMS 3u
+
+/* What the driver takes. */
+#define CONNECTIONS_MAX 32u
+
+/* Streams beyond the driver's default of 8 would share its queues, and a short range then wait
+ * behind a long one. Not more than are used: each takes 14 ms to make. Read when the driver
+ * starts. */
+static void set_connections(uint32_t streams)
+{
+    const uint32_t used = streams + OTHER_STREAMS + CUDA_COPIERS_MAX;
+    char text[16];
+
+    snprintf(text, sizeof text, "%" PRIu32, used < CONNECTIONS_MAX ? used : CONNECTIONS_MAX);
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", text, 0);
+}
+
 static int cuda_probe(const struct fad_backend_config *config, struct fad_completions *completions,
                       struct fad_backend **out, struct fa_error *error)
 {
@@ -89,9 +109,7 @@ static int cuda_probe(const struct fad_backend_config *config, struct fad_comple
                                          .devices = backend->devices};
     TAILQ_INIT(&backend->busy);
     STAILQ_INIT(&backend->event_waits);
-    /* Streams beyond the driver's default of 8 would share its queues, and a short range then wait
-     * behind a long one. Read when the driver starts. */
-    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    set_connections(config->streams);
     r = cuda_devices_init(backend, config, error);
     if (r == 0)
         r = begin_parts(backend, config, error);

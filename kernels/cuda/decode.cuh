@@ -117,23 +117,6 @@ __device__ __forceinline__ void find_unit(const struct args &args, struct unit *
 
 /* --- Copies ---------------------------------------------------------------------------------- */
 
-/* Copies 4 or 16 bytes to shared memory, or zeroes where there is nothing to copy: then nothing is
- * read either. */
-template <int BYTES>
-__device__ __forceinline__ void copy_async(float *to, const float *from, bool there)
-{
-    const unsigned address = (unsigned)__cvta_generic_to_shared(to);
-
-    if (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
-                     "r"(there ? 16 : 0)
-                     : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from),
-                     "r"(there ? 4 : 0)
-                     : "memory");
-}
-
 /* Ends a group of the thread's copies; it may be empty. */
 __device__ __forceinline__ void end_group()
 {

@@ -242,4 +242,21 @@ __device__ __forceinline__ int same_place(int row)
     return row;
 }
 
+/* Copies 4 or 16 bytes to shared memory, or zeroes where there is nothing to copy: then nothing is
+ * read either. */
+template <int BYTES>
+__device__ __forceinline__ void copy_async(float *to, const float *from, bool there)
+{
+    const unsigned address = (unsigned)__cvta_generic_to_shared(to);
+
+    if (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+                     "r"(there ? 16 : 0)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from),
+                     "r"(there ? 4 : 0)
+                     : "memory");
+}
+
 #endif
