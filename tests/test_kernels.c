@@ -1,5 +1,4 @@
-/* Every kernel of the place against the oracle: shapes, layouts, and data that broke
- * others. */
+/* Every kernel of the place against the oracle: shapes, layouts, and data that broke others. */
 #include "tests/helpers/attend.h"
 #include "tests/helpers/cases.h"
 #include "tests/helpers/place.h"

@@ -187,10 +187,10 @@ __device__ __forceinline__ void copy_tile(float *to, int stride, int padded, con
 }
 
 /* Copies `rows` rows of `width` elements, times factor, into a transposed tile of depth (a multiple
- * of 4) by tile_rows, the rest zeroes; row i goes to column PLACE(i). Lanes take a row each, so that
- * their stores go to different banks; tile_rows is a multiple of 32, and the block's warps one of
- * tile_rows / 32. aligned: rows begin at multiples of 16 bytes. AT_ONCE: loads of a thread that are on
- * their way together. */
+ * of 4) by tile_rows, the rest zeroes; row i goes to column PLACE(i). Lanes take a row each, so
+ * that their stores go to different banks; tile_rows is a multiple of 32, and the block's warps one
+ * of tile_rows / 32. aligned: rows begin at multiples of 16 bytes. AT_ONCE: loads of a thread that
+ * are on their way together. */
 template <int PLACE(int), int AT_ONCE>
 __device__ __forceinline__ void copy_transposed(float *to, int stride, int tile_rows, int depth,
                                                 const float *from, int64_t row_stride, int rows,

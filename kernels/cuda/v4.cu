@@ -1,12 +1,13 @@
 /* v4: optimised v3. The same warps and the same steps, and three changes:
- *  - tiles come by asynchronous copies of 16 bytes, the values while the scores are computed, the
- *    next keys while the values are summed; k and v have a tile each, and a step two barriers;
- *  - with head_dim 64 a thread of the large tiles has 8 rows, so that eight loads of shared memory
- *    feed 128 multiplications; with 128 its registers hold 4, and it is twelve for the scores and
- *    ten for the values;
+ *  - tiles come by asynchronous copies, the values while the scores are computed, the next keys
+ *    while the values are summed; k and v have a tile each, and a step two barriers;
+ *  - up to head_dim 64 a thread of the large tiles has 8 rows, so that eight loads of shared memory
+ *    feed 128 multiplications; beyond it its registers hold 4, and with 128 it is twelve for the
+ *    scores and ten for the values;
  *  - the products are unrolled as far as the instruction cache allows.
  *
- * Which tiling runs is chosen by the problem, or by the shared memory that a block gets. */
+ * Which tiling runs is chosen by the problem, or by the shared memory that a block gets. Few rows
+ * are not worth a tile: decode.cu has those. */
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/warp.cuh"
 

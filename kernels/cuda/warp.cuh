@@ -16,8 +16,8 @@
 #define WARP_ROWS    4
 #define WARP_COLUMNS 8
 
-/* Where a key of a tile is in a row of the transposed tile: a thread's keys, every 8th one, lie four
- * by four side by side. */
+/* Where a key of a tile is in a row of the transposed tile: a thread's keys, every 8th one, lie
+ * four by four side by side. */
 __device__ __forceinline__ int key_place(int key)
 {
     return key / 32 * 32 + key % 8 * 4 + key / 8 % 4;

@@ -20,8 +20,8 @@ struct ffma_clock {
  * *clock, on the device, is set. Returns its FLOP; 0 when a call failed. */
 double ffma_launch(struct ffma_clock *clock, cudaStream_t stream);
 
-/* Enqueues a loop that reads `bytes` of the device's memory, zeroes, from end to end: they should be
- * many times its L2 cache. False when a call failed. */
+/* Enqueues a loop that reads `bytes` of the device's memory, zeroes, from end to end: they should
+ * be many times its L2 cache. False when a call failed. */
 bool read_launch(void *memory, size_t bytes, cudaStream_t stream);
 
 #ifdef __cplusplus

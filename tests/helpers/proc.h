@@ -61,8 +61,8 @@ struct test_daemon {
     char log[96];
 };
 
-/* Whether a daemon serves at the socket: it then closes a connection on which nothing will come. The
- * socket alone may be there long before, while a GPU is made ready. */
+/* Whether a daemon serves at the socket: it then closes a connection on which nothing will come.
+ * The socket alone may be there long before, while a GPU is made ready. */
 bool test_daemon_serves(const char *path);
 
 /* Starts `fad --socket <socket> extra...` and waits until it serves. extra is NULL or ends with
