@@ -48,7 +48,7 @@ static void divide(struct fad_processor *processor, uint64_t now_ns)
             processor->express_ns += ns;
         processor->until_ns = now_ns;
     }
-    if (processor->running_ns <= 0) {
+    if (processor->running == 0) {
         processor->left_ns = 0; /* nobody's */
     } else if (processor->left_ns > 0) {
         processor->given += processor->left_ns / processor->running_ns;
@@ -56,16 +56,21 @@ static void divide(struct fad_processor *processor, uint64_t now_ns)
     }
 }
 
-/* The stream's first range begins, or has ended. */
+/* The stream's first range begins, or has ended. Sums of weights are rounded: what is left of them
+ * when nothing runs would divide the time until something does. */
 static void run(struct fad_processor *processor, uint32_t stream, int sign)
 {
     struct fad_lane *lane = &processor->lanes[stream];
 
-    lane->given = processor->given;
-    if (fad_is_express(processor->device, stream))
+    if (fad_is_express(processor->device, stream)) {
         processor->express += (uint32_t)sign;
-    else
-        processor->running_ns += sign * lane->weights_ns[0];
+        return;
+    }
+    processor->running += (uint32_t)sign;
+    processor->running_ns += sign * lane->weights_ns[0];
+    if (processor->running == 0)
+        processor->running_ns = processor->given = 0;
+    lane->given = processor->given;
 }
 
 void fad_processor_launched(struct fad_processor *processor, const struct fad_range_op *range,
