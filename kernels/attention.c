@@ -113,6 +113,10 @@ double fa_kernel_seconds(const struct fa_kernel *kernel, const struct fa_problem
 {
     const double outputs = (double)problem->batch * problem->heads * problem->q_len;
     const double bytes = outputs * (problem->head_dim + 1) * sizeof(float);
-    return (double)fa_problem_flops(problem) / kernel->rate + bytes * kernel->byte_seconds +
+    const double keys = (double)problem->batch * problem->kv_heads * problem->kv_len;
+    const double read = keys * 2 * problem->head_dim * sizeof(float) * kernel->read_seconds;
+    const double work = (double)fa_problem_flops(problem) / kernel->rate;
+
+    return (work > read ? work : read) + bytes * kernel->byte_seconds +
            (double)kernel->units(problem) * kernel->unit_seconds;
 }

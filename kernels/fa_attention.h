@@ -130,10 +130,12 @@ struct fa_kernel {
     double rate;         /* FLOP/s of one stream, measured */
     double unit_seconds; /* what a unit takes besides its FLOP, measured */
     double byte_seconds; /* what a byte of the outputs takes besides, about */
+    double read_seconds; /* what a byte of k and v takes at least, about */
 };
 
 /* A first guess of how long the problem takes on one stream, in seconds: its FLOP at the kernel's
- * rate, and what its units and its outputs' bytes take besides. */
+ * rate, or reading its k and v where that takes longer, and what its units and its outputs' bytes
+ * take besides. */
 double fa_kernel_seconds(const struct fa_kernel *kernel, const struct fa_problem *problem);
 
 /* A version: one rung of the ladder. The table has one row each, in the ladder's order. */

@@ -85,7 +85,7 @@ static int begin_parts(struct cuda_backend *backend, const struct fad_backend_co
  * starts. */
 static void set_connections(uint32_t streams)
 {
-    const uint32_t used = streams + OTHER_STREAMS + CUDA_COPIERS_MAX;
+    const uint32_t used = streams + OTHER_STREAMS + cuda_copiers_wanted();
     char text[16];
 
     snprintf(text, sizeof text, "%" PRIu32, used < CONNECTIONS_MAX ? used : CONNECTIONS_MAX);

@@ -245,16 +245,19 @@ static void end_copier(struct cuda_backend *backend, struct cuda_copier *copier)
         cuda_host_free(&backend->base, copier->bounce, PIECE);
 }
 
+uint32_t cuda_copiers_wanted(void)
+{
+    const uint32_t half = uv_available_parallelism() / 2;
+
+    return half < 1 ? 1 : half > CUDA_COPIERS_MAX ? CUDA_COPIERS_MAX : half;
+}
+
 int cuda_copiers_begin(struct cuda_backend *backend)
 {
     struct cuda_copiers *all = &backend->copiers;
-    uint32_t wanted = uv_available_parallelism() / 2;
+    const uint32_t wanted = cuda_copiers_wanted();
     int r;
 
-    if (wanted < 1)
-        wanted = 1;
-    if (wanted > CUDA_COPIERS_MAX)
-        wanted = CUDA_COPIERS_MAX;
     STAILQ_INIT(&all->copies);
     if ((r = uv_mutex_init(&all->lock)) < 0)
         return r;

@@ -124,9 +124,6 @@ void cuda_host_free(struct fad_backend *base, void *memory, size_t size)
  * longer than the loop is to stand still. Launches beside it are not held up. */
 #define LOOP_ALLOC_MAX ((uint64_t)64 << 20)
 
-/* What clearing that is expected to take, at least: too long to be polled for. */
-#define GROWN_NS 200000u
-
 /* An allocation on the worker. */
 struct growth {
     struct fad_op op;
@@ -199,7 +196,7 @@ static void on_grown(struct fad_op *op)
     int status = op->status;
 
     if (status == 0)
-        status = open_allocated(device, growth->region, GROWN_NS, growth->asked);
+        status = open_allocated(device, growth->region, CUDA_BRIEF_NS + 1, growth->asked);
     if (status == 0) {
         cuda_wake_later(device->backend); /* no call was taken just now: nobody polls */
     } else {

@@ -74,6 +74,9 @@ cudaError_t cuda_use(const struct cuda_device *device);
 int cuda_fence_new(struct cuda_device *device, struct cuda_fence **out);
 void cuda_fence_drop(struct cuda_device *device, struct cuda_fence *fence);
 
+/* What is expected to take longer is not polled for: the waiter's wake-up takes about 40 us. */
+#define CUDA_BRIEF_NS 150000u
+
 /* Puts the fence at the end of what the queue's stream has been given, expected so many nanoseconds
  * after what is before it. 0; or -EIO, and the fence is dropped: a stream whose end cannot be seen
  * counts as a lost device, since nothing that it uses could ever be given back. */
@@ -87,7 +90,8 @@ void cuda_queue_deinit(struct cuda_queue *queue);
  * latest by the timer, which runs while there is anything to be seen. */
 bool cuda_poll(struct fad_backend *backend);
 
-/* Sees to the wake-up: for fences, none of them brief, that were put when no call was taken. */
+/* Sees to the wake-up, unless the loop polls for what is brief. Whoever puts a fence that is not
+ * brief while no call is taken calls it. */
 void cuda_wake_later(struct cuda_backend *backend);
 void cuda_start_timer(struct cuda_backend *backend);
 
@@ -125,6 +129,9 @@ struct cuda_copiers {
         cudaStream_t streams[FAD_DEVICES_MAX];
     } copier[CUDA_COPIERS_MAX];
 };
+
+/* How many there are to be, each with a stream on every device. */
+uint32_t cuda_copiers_wanted(void);
 
 /* Takes their bounce buffers from the pinned memory. 0 or a negative errno. */
 int cuda_copiers_begin(struct cuda_backend *backend);

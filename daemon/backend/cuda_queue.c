@@ -5,9 +5,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* What is expected to take longer is not polled for: the waiter's wake-up takes about 40 us. */
-#define BRIEF_NS 150000u
-
 /* --- Errors ---------------------------------------------------------------------------------- */
 
 cudaError_t cuda_use(const struct cuda_device *device)
@@ -110,7 +107,7 @@ int cuda_fence_put(struct cuda_queue *queue, struct cuda_fence *fence, uint64_t 
         return lose(queue->device, error, "recording an event");
     }
     fence->due_ns = (before && before->due_ns > now ? before->due_ns : now) + expected_ns;
-    fence->brief = expected_ns <= BRIEF_NS;
+    fence->brief = expected_ns <= CUDA_BRIEF_NS;
     backend->brief += fence->brief;
     if (!before)
         TAILQ_INSERT_TAIL(&backend->busy, queue, link);
@@ -208,7 +205,7 @@ void cuda_wake_later(struct cuda_backend *backend)
     struct cuda_waiter *waiter = &backend->waiter;
     const struct cuda_fence *fence = next_due(backend);
 
-    if (!fence)
+    if (!fence || backend->brief > 0)
         return;
     cuda_start_timer(backend);
     if (waiter->waiting)
@@ -245,8 +242,7 @@ void cuda_on_woken(uv_async_t *handle)
     backend->waiter.waiting = false;
     fad_completions_watch(backend->base.completions);
     look_at_all(backend, false);
-    if (backend->brief == 0) /* else the loop polls */
-        cuda_wake_later(backend);
+    cuda_wake_later(backend);
     fad_completions_drain(backend->base.completions);
 }
 

@@ -20,12 +20,12 @@
 
 struct fad_processor {
     const struct fad_device *device;
-    struct fad_lane *lanes; /* of the streams */
-    uint64_t until_ns;      /* the time up to which it is divided */
-    double left_ns;         /* of it, not given yet; < 0: express ranges took it before */
-    uint32_t running;       /* streams that run a range, not the express ones */
-    double running_ns;      /* expected of these ranges */
-    double given;           /* ns per expected ns to each of them, since none ran */
+    struct fad_lane *lanes;           /* of the streams */
+    uint64_t until_ns;                /* the time up to which it is divided */
+    double left_ns;                   /* of it, not given yet; < 0: express ranges took it before */
+    uint32_t running;                 /* streams that run a range, not the express ones */
+    double running_ns;                /* expected of these ranges */
+    double given;                     /* ns per expected ns to each of them, since none ran */
     double late_ns, late_expected_ns; /* what those that ended lately took, and was expected */
     double express_ns;                /* during which express ranges ran, and that none has taken */
     uint32_t express;                 /* streams that run some */

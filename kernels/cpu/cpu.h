@@ -36,6 +36,9 @@ struct fa_cpu_unit fa_cpu_unit_at(const struct fa_launch *launch, uint32_t block
 /* fa_kernel.byte_seconds: of memory that is written for the first time, 2 GB/s. */
 #define FA_CPU_BYTE_SECONDS 0.5e-9
 
+/* fa_kernel.read_seconds: what a core reads, about 5 GB/s. */
+#define FA_CPU_READ_SECONDS 0.2e-9
+
 /* Whether the launch's result is no longer wanted. Kernels look every millisecond or more often. */
 static inline bool fa_cpu_stopped(const struct fa_launch *launch)
 {

@@ -108,4 +108,5 @@ const struct fa_kernel fa_cpu_plain = {
     .rate = 5.5e9,          /* of one core at (4,12,2048,64), AMD EPYC (Zen 4), 2026-11-29 */
     .unit_seconds = 0.1e-6, /* as in tiled.c */
     .byte_seconds = FA_CPU_BYTE_SECONDS,
+    .read_seconds = FA_CPU_READ_SECONDS,
 };

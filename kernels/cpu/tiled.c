@@ -351,4 +351,5 @@ const struct fa_kernel JOIN(fa_cpu_tiled_, FA_ISA) = {
     .rate = RATE,
     .unit_seconds = UNIT_SECONDS,
     .byte_seconds = FA_CPU_BYTE_SECONDS,
+    .read_seconds = FA_CPU_READ_SECONDS,
 };

@@ -4,18 +4,17 @@
  * A unit, and a block, is a key/value head against a span of its keys. Its warps work each on their
  * own: a warp takes every WARPS-th tile of the span's keys for all rows, and brings k and v of the
  * next tile into shared memory by asynchronous copies, k while it works on v and the other way
- * round. It is done with a tile in a tenth of the time that its bytes take to come, so that nearly
- * all of the shared memory is being filled at any time: two or three times what it takes to keep
- * memory busy. At its end the block merges the states of its warps, and where there are several
- * spans, the block that ends last merges those of the spans. */
+ * round. It is done with a tile long before the next one has come, so that nearly all of the
+ * shared memory is being filled at any time, which is more than it takes to keep memory busy. At
+ * its end the block merges the states of its warps, and where there are several spans, the block
+ * that ends last merges those of the spans. */
 #include "kernels/cuda/decode.cuh"
 #include "kernels/cuda/decode.h"
 
 /* A span has about a SPAN_SHARE-th of the keys, within limits that are multiples of SPAN_MULTIPLE
  * keys, a tile for each warp at least: the last of many blocks should be short, and there should be
- * blocks enough where heads are few; but a block takes about as long to start and end as its SM
- * takes to read 64 KiB, and spans leave states behind, which take time to merge. A problem of one
- * span needs no state. */
+ * blocks enough where heads are few; but a block takes a while to start and end, and spans leave
+ * states behind, which take time to merge. A problem of one span needs no state. */
 #define SPAN_SHARE 32u
 #define SPAN_MOST  1024u
 #define SPAN_ALONE 256u

@@ -19,7 +19,7 @@
 /* How a problem's rows and keys are cut. */
 struct cut {
     uint32_t tiles;     /* of a head's rows */
-    uint32_t spans;     /* of a tile's keys: spans.cuh; of v0 and v1 tiles of keys */
+    uint32_t spans;     /* of a tile's keys: spans.cuh, decode.cu; of v0 and v1 tiles of keys */
     uint32_t span_keys; /* v2 to v4: of each span but the last */
     bool kept;          /* v2 to v4: results of spans go through the state */
 };
@@ -56,8 +56,9 @@ struct tile {
     float *parts;   /* [spans][rows][head_dim + 2], see part_row */
 };
 
-/* fa_kernel.byte_seconds: about 2 TB/s, on an H200. */
+/* fa_kernel.byte_seconds and .read_seconds: about 2 and 4.3 TB/s, on an H200. */
 #define BYTE_SECONDS 0.5e-12
+#define READ_SECONDS 0.23e-12
 
 /* --- On the host ---------------------------------------------------------------------------- */
 

@@ -1,5 +1,6 @@
 /* product.cuh: how the lanes of a warp share a tile, the copies that bring tiles to shared memory,
- * and the two products of v0 to v2 from there (warp.cuh has those of v3 and v4). */
+ * and the two products of v0 to v2 from there (warp.cuh has those of v3 and v4, decode.cuh those of
+ * few rows). */
 #ifndef FA_KERNELS_CUDA_PRODUCT_CUH
 #define FA_KERNELS_CUDA_PRODUCT_CUH
 

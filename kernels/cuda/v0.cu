@@ -3,8 +3,8 @@
  *
  * The products are what a plain matrix multiplication looks like: tiles of 64 by 64 through shared
  * memory, 4 by 4 sums a thread. What is left: S and P, M * N elements a head, go through memory:
- * written by the scores, read and written by the softmax, read by the values.
- * They take turns in one workspace: a launch goes through its units in groups.
+ * written by the scores, read and written by the softmax, read by the values. S and P of all units
+ * take turns in one workspace: a launch goes through its units in groups.
  *
  * A unit is 64 rows of a head against all keys. */
 #include "kernels/cuda/block.cuh"
@@ -331,6 +331,7 @@ static const struct fa_kernel kernel = {
     .rate = 22e12,         /* at (4,12,2048,64) on an H200, 2026-12-01 */
     .unit_seconds = 80e-9, /* about: 48 000 heads of one row and one key, there */
     .byte_seconds = BYTE_SECONDS,
+    .read_seconds = READ_SECONDS,
 };
 
 const struct fa_kernel *fa_cuda_v0_kernel(const struct fa_target *target)

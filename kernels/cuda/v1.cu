@@ -231,6 +231,7 @@ static const struct fa_kernel kernel = {
     .rate = 7.4e12, /* at (4,12,2048,64) on an H200, 2026-12-01 */
     .unit_seconds = 0,
     .byte_seconds = BYTE_SECONDS,
+    .read_seconds = READ_SECONDS,
 };
 
 const struct fa_kernel *fa_cuda_v1_kernel(const struct fa_target *target)

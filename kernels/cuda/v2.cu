@@ -113,6 +113,7 @@ static const struct fa_kernel kernel = {
     .rate = 26e12,         /* at (4,12,2048,64) on an H200, 2026-12-01 */
     .unit_seconds = 65e-9, /* about: 48 000 heads of one row and one key, there */
     .byte_seconds = BYTE_SECONDS,
+    .read_seconds = READ_SECONDS,
 };
 
 const struct fa_kernel *fa_cuda_v2_kernel(const struct fa_target *target)

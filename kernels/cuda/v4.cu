@@ -53,9 +53,9 @@ struct small_128 : tiling<128, 4, 4, 32, 2, 16, 16> { /* 78 KiB */
 };
 
 /* Starts copying the tile of keys at `key`, if the unit has one, transposed; zeroes around its rows
- * and elements, to `depth`. A warp takes 4 keys that get side by side by 8 elements at once: these
- * are whole sectors of memory, and different banks. So many small copies at a time wait for each
- * other that they are started in two halves. */
+ * and elements, to `depth`. A warp copies 8 elements of each of 4 keys at once, which come to lie
+ * side by side: these are whole sectors of memory, and different banks. So many small copies at a
+ * time wait for each other that they are started in two halves, if a warp has more than 4 keys. */
 template <typename S, bool EXACT, int HALF>
 __device__ __forceinline__ void start_keys(const struct args &args, const struct tile &tile,
                                            uint32_t key, int depth, float *to)
@@ -201,9 +201,9 @@ static int small_tiling(const struct fa_problem *problem)
     return LARGE + large_tiling(problem);
 }
 
-/* Up to head_dim 64 the small tiles give the same bits, for a row's sums go the same way, 5 %
- * slower. They are for problems with too few large tiles to fill an H200 once, and for causal masks
- * over so few keys that the masked half of a row's last tile costs more. */
+/* Up to head_dim 64 the small tiles give the same bits, for a row's sums go the same way, some
+ * percent slower. They are for problems with too few large tiles to fill an H200 once, and for
+ * causal masks over so few keys that the masked half of a row's last tile costs more. */
 static int best_tiling(const struct fa_problem *problem)
 {
     const uint64_t at_once = 132 * large_64::BLOCKS;
@@ -232,12 +232,13 @@ template <int CHOOSE(const struct fa_problem *)> struct chosen {
 
     static enum fa_status launch(const struct fa_launch *launch)
     {
-        const int tiling = CHOOSE(launch->problem);
-        const struct cuda_function *function =
-            &functions[tiling + (launch->problem->head_dim % 32 == 0 ? 0 : TILINGS)];
+        const struct cuda_function *function;
+        int tiling;
 
         if (decode_covers(launch->problem))
             return decode_launch(launch);
+        tiling = CHOOSE(launch->problem);
+        function = &functions[tiling + (launch->problem->head_dim % 32 == 0 ? 0 : TILINGS)];
         return spans_launch(launch, tile_rows[tiling], function, function->shared);
     }
 };
@@ -266,6 +267,7 @@ constexpr struct fa_kernel kernel_of(const char *name,
         .rate = rate,
         .unit_seconds = unit_seconds,
         .byte_seconds = BYTE_SECONDS,
+        .read_seconds = READ_SECONDS,
     };
 }
 

@@ -1,8 +1,8 @@
 /* warp.cuh: a warp that works on its own rows by a tile of keys, with their states in registers. A
  * thread has R of the warp's 4 R rows: it scores them against every 8th key, and keeps every 8th
- * group of 4 columns of o; the 8 lanes of a row agree on its top and sum by shuffles. Only the
- * weights go through shared memory, in a part of it that the warp has for itself. v3 and v4 are
- * this, with different R and different ways to bring tiles in.
+ * group of 4 columns of o; the 8 lanes of a row agree on its top by shuffles, and add their sums at
+ * the end. Only the weights go through shared memory, in a part of it that the warp has for itself.
+ * v3 and v4 are this, with different R and different ways to bring tiles in.
  *
  * Both products are sums of outer products: of a column of q with one of k, both of which are
  * therefore kept transposed, and of a key's weights with its values. */
@@ -150,13 +150,10 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int DEPTH, int UNROLL> struct 
                                                         int a_stride, const float *b, int b_stride,
                                                         int count, const int (&seen)[R])
     {
-        constexpr int AHEAD = 1, SETS = AHEAD + 1;
-        factors<N> sets[SETS];
+        factors<N> sets[2];
 
-        static_assert(U % SETS == 0, "each step has its set");
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++)
-            sets[u].load(a + u * a_stride, b + u * b_stride);
+        static_assert(U % 2 == 0, "each step has its set");
+        sets[0].load(a, b);
 #pragma unroll 1
         for (int n = 0; n < count; n += U) {
             const bool more = n + U < count;
@@ -164,11 +161,11 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int DEPTH, int UNROLL> struct 
             const float *next_b = more ? b + U * b_stride : b;
 #pragma unroll
             for (int u = 0; u < U; u++) {
-                constexpr int OF_PIECE = U - AHEAD;
-                sets[(u + AHEAD) % SETS].load(
-                    u < OF_PIECE ? a + (u + AHEAD) * a_stride : next_a + (u - OF_PIECE) * a_stride,
-                    u < OF_PIECE ? b + (u + AHEAD) * b_stride : next_b + (u - OF_PIECE) * b_stride);
-                sets[u % SETS].template add<MASKED>(sums, n + u, seen);
+                if (u + 1 < U)
+                    sets[(u + 1) % 2].load(a + (u + 1) * a_stride, b + (u + 1) * b_stride);
+                else
+                    sets[0].load(next_a, next_b);
+                sets[u % 2].template add<MASKED>(sums, n + u, seen);
             }
             a = next_a, b = next_b;
         }

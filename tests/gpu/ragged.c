@@ -96,18 +96,39 @@ START_TEST(ragged_tiles)
 }
 END_TEST
 
+/* Of rows that are few, and of more of them: v4 has kernels of their own for the former. */
 START_TEST(spans_of_the_keys)
 {
-    for (uint32_t head_dim = 64; head_dim <= (is_quick() ? 64 : 128); head_dim += 64) {
-        struct fa_problem problem = attend_problem(1, 2, 1, 3, 9000, head_dim, FA_MASK_NONE);
-        const bool covers = attend_covers(kernel_of(_i), &problem);
-        if (!covers || is_left_out(kernel_of(_i), head_dim) ||
-            (is_quick() && kernel_of(_i)->state(&problem) == 0))
-            continue;
-        run(kernel_of(_i), &problem, 1);
-        if (!is_quick())
-            run(kernel_of(_i), &problem, 2);
-    }
+    for (uint32_t head_dim = 64; head_dim <= (is_quick() ? 64 : 128); head_dim += 64)
+        for (uint32_t q_len = 3; q_len <= 9; q_len += 6) {
+            struct fa_problem problem =
+                attend_problem(1, 2, 1, q_len, 9000, head_dim, FA_MASK_NONE);
+            const bool covers = attend_covers(kernel_of(_i), &problem);
+            if (!covers || is_left_out(kernel_of(_i), head_dim) ||
+                (is_quick() && kernel_of(_i)->state(&problem) == 0))
+                continue;
+            run(kernel_of(_i), &problem, 1);
+            if (!is_quick())
+                run(kernel_of(_i), &problem, 2);
+        }
+}
+END_TEST
+
+/* One of each size, over one span and several. */
+START_TEST(few_rows)
+{
+    static const uint32_t head_dims[] = {64, 100, 256}, rows[] = {1, 4, 8}, keys[] = {200, 700};
+
+    for (int i = 0; i < 9; i++)
+        for (int k = 0; k < 2; k++) {
+            struct fa_problem problem =
+                attend_problem(1, 1, 1, rows[i / 3], keys[k], head_dims[i % 3],
+                               (i + k) % 2 ? FA_MASK_CAUSAL_BOTTOM_RIGHT : FA_MASK_NONE);
+            if (attend_covers(kernel_of(_i), &problem) &&
+                strncmp(kernel_of(_i)->name, "cuda-v4", 7) == 0 &&
+                !is_left_out(kernel_of(_i), head_dims[i % 3]))
+                run(kernel_of(_i), &problem, 1 + (uint32_t)k);
+        }
 }
 END_TEST
 
@@ -129,5 +150,6 @@ Suite *test_suite(void)
     tcase_add_unchecked_fixture(tests, NULL, reset);
     tcase_add_loop_test(tests, ragged_tiles, 0, (int)count);
     tcase_add_loop_test(tests, spans_of_the_keys, 0, (int)count);
+    tcase_add_loop_test(tests, few_rows, 0, (int)count);
     return suite;
 }

@@ -76,12 +76,14 @@ START_TEST(several_problems_in_a_launch)
     const struct fa_kernel *kernel = kernel_of(_i);
     const uint32_t head_dim = attend_head_dim(_i % ATTEND_HEAD_DIMS, 40);
     struct fa_problem rows = attend_problem(2, 2, 1, 70, 90, head_dim, FA_MASK_CAUSAL_BOTTOM_RIGHT);
-    struct fa_problem keys = attend_problem(1, 2, 1, 3, 9000, head_dim, FA_MASK_NONE);
+    struct fa_problem keys = attend_problem(1, 2, 1, 9, 9000, head_dim, FA_MASK_NONE);
+    struct fa_problem few = attend_problem(1, 2, 1, 3, 9000, head_dim, FA_MASK_NONE);
 
     ck_assert(attend_covers(kernel, &rows) && attend_covers(kernel, &keys));
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         check_several(&rows, kernel, counts[i]);
         check_several(&keys, kernel, counts[i]);
+        check_several(&few, kernel, counts[i]);
     }
 }
 END_TEST
