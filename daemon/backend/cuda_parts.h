@@ -90,8 +90,8 @@ void cuda_queue_deinit(struct cuda_queue *queue);
  * latest by the timer, which runs while there is anything to be seen. */
 bool cuda_poll(struct fad_backend *backend);
 
-/* Sees to the wake-up, unless the loop polls for what is brief. Whoever puts a fence that is not
- * brief while no call is taken calls it. */
+/* Sees to the wake-up: by the timer at the latest, and by the waiter, unless the loop polls for
+ * what is brief. Whoever puts a fence that is not brief while no call is taken calls it. */
 void cuda_wake_later(struct cuda_backend *backend);
 void cuda_start_timer(struct cuda_backend *backend);
 

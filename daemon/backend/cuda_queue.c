@@ -205,10 +205,10 @@ void cuda_wake_later(struct cuda_backend *backend)
     struct cuda_waiter *waiter = &backend->waiter;
     const struct cuda_fence *fence = next_due(backend);
 
-    if (!fence || backend->brief > 0)
+    if (!fence)
         return;
     cuda_start_timer(backend);
-    if (waiter->waiting)
+    if (waiter->waiting || backend->brief > 0)
         return;
     waiter->waiting = true;
     uv_mutex_lock(&waiter->lock);
