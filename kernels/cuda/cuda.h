@@ -12,7 +12,7 @@ extern "C" {
 #define CUDA_ARCH_MIN 80
 
 /* For the version table: the version's kernel for an architecture; NULL below compute capability
- * 8.0. v4 takes smaller tiles, and another name, where a block has less than 221 KiB of shared
+ * 8.0. v4 takes smaller tiles, and another name, where a block has less than 219 KiB of shared
  * memory. */
 const struct fa_kernel *fa_cuda_v0_kernel(const struct fa_target *target);
 const struct fa_kernel *fa_cuda_v1_kernel(const struct fa_target *target);

@@ -41,14 +41,20 @@ __device__ __forceinline__ float4 load4(const float *from)
 }
 
 /* From shared memory. Such loads stay in their order, and so come when the source says. */
-__device__ __forceinline__ float4 load4_in_order(const float *from)
+__device__ __forceinline__ void load4_in_order(float *to, const float *from)
 {
-    float4 x;
     asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
                  : "r"((unsigned)__cvta_generic_to_shared(from))
                  : "memory");
-    return x;
+}
+
+__device__ __forceinline__ void load2_in_order(float *to, const float *from)
+{
+    asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(to[0]), "=f"(to[1])
+                 : "r"((unsigned)__cvta_generic_to_shared(from))
+                 : "memory");
 }
 
 __device__ __forceinline__ void store4(float *to, float4 x)

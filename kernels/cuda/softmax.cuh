@@ -61,7 +61,7 @@ __device__ __forceinline__ void weigh(float (&scores)[R][C], float (&top)[R], fl
 {
 #pragma unroll
     for (int i = 0; i < R; i++) {
-        float most = top[i], shift, part = 0;
+        float most = top[i], shift, part;
 #pragma unroll
         for (int j = 0; j < C; j++)
             most = fmaxf(most, scores[i][j]);
@@ -71,7 +71,7 @@ __device__ __forceinline__ void weigh(float (&scores)[R][C], float (&top)[R], fl
 #pragma unroll
         for (int j = 0; j < C; j++) {
             scores[i][j] = weight_of(scores[i][j], shift, scale_log2);
-            part = __fadd_rn(part, scores[i][j]);
+            part = j == 0 ? scores[i][j] : __fadd_rn(part, scores[i][j]);
         }
         sum[i] = __fmaf_rn(sum[i], alpha[i], TOTAL ? lanes_sum<BITS>(part) : part);
         top[i] = most;

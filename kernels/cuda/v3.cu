@@ -12,11 +12,12 @@
 #define KEYS  64
 #define ROWS  (WARPS * WARP_ROWS * R)
 
-using warp_rows = warp<D, R, KEYS, ROWS, 4, 4>;
+using warp_rows = warp<D, R, KEYS, true, ROWS, 4, 4>;
 
-/* q, one tile of keys (transposed, as q) or values, weights: 97 KiB. */
-#define SHARED ((D * ROWS + D * keys_stride(KEYS) + WARPS * warp_rows::WEIGHTS) * sizeof(float))
-static_assert(D == KEYS, "as large a tile");
+/* q, one tile of keys (transposed, as q) or values, weights: 98 KiB. */
+#define SHARED \
+    ((warp_rows::Q_SIZE + warp_rows::K_SIZE + WARPS * warp_rows::WEIGHTS) * sizeof(float))
+static_assert(warp_rows::V_SIZE <= warp_rows::K_SIZE, "as large a tile");
 
 /* Blocks of an SM: one of 228 KiB has room for two. */
 #if defined __CUDA_ARCH__ && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     v3_kernel(const __grid_constant__ struct args args)
 {
     extern __shared__ float4 shared[];
-    float *q = (float *)shared, *kv = q + D * ROWS;
+    float *q = (float *)shared, *kv = q + warp_rows::Q_SIZE;
     const struct fa_problem &problem = args.problem;
     __shared__ struct tile tile;
     warp_rows warp;
@@ -52,22 +53,23 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     find_tile(args, ROWS, &tile);
     copy_transposed<same_place, 2>(q, ROWS, ROWS, D, tile.q, problem.q.row, (int)tile.rows, D,
                                    args.sign, args.aligned);
-    warp.init(tile, q, kv + D * keys_stride(KEYS));
+    warp.init(tile, q, kv + warp_rows::K_SIZE);
     for (uint32_t key = tile.first_key; key < tile.end_key; key += KEYS) {
         const int keys = tile_keys(args, key, KEYS);
         float scores[R][warp_rows::C], alpha[R];
 
         __syncthreads();
-        copy_transposed<key_place, 2>(kv, keys_stride(KEYS), KEYS, D, tile.k + key * problem.k.row,
-                                      problem.k.row, keys, D, 1, args.aligned);
+        copy_transposed<key_place, 2>(kv, warp_rows::KEYS_STRIDE, KEYS, D,
+                                      tile.k + key * problem.k.row, problem.k.row, keys, D, 1,
+                                      args.aligned);
         __syncthreads();
-        warp.score(args, kv, D, key, scores);
+        warp.score(args, kv, D, key, scores, [] {});
         __syncthreads();
         copy_tile<KEYS>(kv, D, D, tile.v + key * problem.v.row, problem.v.row, keys, D,
                         args.aligned);
         warp.weigh_tile(args, scores, alpha);
         __syncthreads();
-        warp.add_values(args, kv, D, key, alpha);
+        warp.add_values(args, kv, D, key, alpha, [] {});
         if (chunk_ends(tile, key + KEYS))
             warp.keep(args, tile, key + KEYS == tile.first_key + CHUNK_KEYS);
     }
@@ -89,7 +91,7 @@ static const struct fa_kernel kernel = {
     .state = state,
     .scratch = no_bytes,
     .launch = launch,
-    .rate = 38e12,         /* at (4,12,2048,64) on an H200, 2026-12-01 */
+    .rate = 39e12,         /* at (4,12,2048,64) on an H200, 2026-12-01 */
     .unit_seconds = 45e-9, /* about: 48 000 heads of one row and one key, there */
     .byte_seconds = BYTE_SECONDS,
     .read_seconds = READ_SECONDS,

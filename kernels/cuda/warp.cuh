@@ -4,8 +4,8 @@
  * the end. Only the weights go through shared memory, in a part of it that the warp has for itself.
  * v3 and v4 are this, with different R and different ways to bring tiles in.
  *
- * Both products are sums of outer products: of a column of q with one of k, both of which are
- * therefore kept transposed, and of a key's weights with its values. */
+ * Both products are sums of outer products: of a column of q, which is therefore kept transposed,
+ * with one of k, and of a key's weights with its values. */
 #ifndef FA_KERNELS_CUDA_WARP_CUH
 #define FA_KERNELS_CUDA_WARP_CUH
 
@@ -16,38 +16,42 @@
 #define WARP_ROWS    4
 #define WARP_COLUMNS 8
 
-/* Where a key of a tile is in a row of the transposed tile: a thread's keys, every 8th one, lie
- * four by four side by side. */
+/* Where a key is in a row of a transposed tile: a thread's keys, every 8th one, lie four by four
+ * side by side. */
 __device__ __forceinline__ int key_place(int key)
 {
     return key / 32 * 32 + key % 8 * 4 + key / 8 % 4;
 }
 
-/* Floats from one row of a transposed tile of keys to the next. */
-__host__ __device__ constexpr int keys_stride(int keys)
-{
-    return keys + 4;
-}
-
 /* Groups of columns whose sums over a tile of values are in registers at once. */
 #define PART_GROUPS 4
 
-/* D: columns of o, head_dim rounded up to a multiple of 32. R: rows of a thread, 4 or 8. KEYS: of a
- * tile, a multiple of 32. BLOCK_ROWS: of the block: the length of a row of the transposed q.
- * DEPTH, UNROLL: steps of the scores and of the values that are one piece of code; for the scores
- * head_dim is rounded up to a multiple of DEPTH, with zeroes. */
-template <int D, int R, int KEYS, int BLOCK_ROWS, int DEPTH, int UNROLL> struct warp {
+/* D: columns of o, head_dim rounded up to a multiple of 16. R: rows of a thread, 4 or 8. KEYS: of a
+ * tile, a multiple of 32. TRANSPOSED: keys lie as q does; else as in memory, which takes fewer
+ * copies, but registers for several elements of each key. BLOCK_ROWS: of the block: the length of a
+ * row of the transposed q. DEPTH, UNROLL: steps of the scores and of the values that are one piece
+ * of code; for the scores head_dim is rounded up to a multiple of DEPTH, with zeroes. DEPTH is a
+ * multiple of 8, or where keys are transposed an even number. */
+template <int D, int R, int KEYS, bool TRANSPOSED, int BLOCK_ROWS, int DEPTH, int UNROLL>
+struct warp {
     static constexpr int ROWS = WARP_ROWS * R, C = KEYS / WARP_COLUMNS;
-    static constexpr int GROUPS = D / (4 * WARP_COLUMNS), COLUMNS = 4 * GROUPS;
+    static constexpr int GROUPS = D / (4 * WARP_COLUMNS), REST = D / WARP_COLUMNS % 4;
+    static constexpr int COLUMNS = 4 * GROUPS + REST;
     /* Floats from a key's weights to the next's: what is stored of 8 keys at once lies in different
      * banks. */
-    static constexpr int STRIDE = ROWS + 8, WEIGHTS = KEYS * STRIDE;
+    static constexpr int STRIDE = ROWS + 8;
+    static constexpr int KEYS_STRIDE = TRANSPOSED ? KEYS + 4 : tile_stride(D);
+    /* Floats of q and of the tiles, and a warp's of weights. Loads are ahead of the products: the
+     * last ones reach a step further, where there is room, but nothing of use. */
+    static constexpr int Q_SIZE = (D + 1) * BLOCK_ROWS, V_SIZE = (KEYS + 1) * D;
+    static constexpr int K_SIZE = TRANSPOSED ? (D + 1) * KEYS_STRIDE : KEYS * KEYS_STRIDE;
+    static constexpr int WEIGHTS = (KEYS + 1) * STRIDE;
 
     float o[R][COLUMNS], top[R];
     float sum[R];       /* of the lane's own keys; lanes are added at the end */
     uint32_t first_row; /* of the warp, in the head */
-    const float *q;     /* the thread's first row, in the transposed tile: [D][BLOCK_ROWS] */
-    float *weights;     /* the warp's, [KEYS][STRIDE] */
+    const float *q;     /* the thread's first row, in the transposed tile: [D + 1][BLOCK_ROWS] */
+    float *weights;     /* the warp's, [KEYS + 1][STRIDE] */
 
     /* Where the thread's row i is among the warp's: it has 4 that follow each other, and with R = 8
      * another 4, as far on as the warp's lanes reach. */
@@ -64,10 +68,11 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int DEPTH, int UNROLL> struct 
     /* Which column of o the thread's jth is. */
     __device__ __forceinline__ static int column_of(int j)
     {
-        return j / 4 * 4 * WARP_COLUMNS + 4 * column() + j % 4;
+        return j < 4 * GROUPS ? j / 4 * 4 * WARP_COLUMNS + 4 * column() + j % 4
+                              : 4 * GROUPS * WARP_COLUMNS + REST * column() + j % 4;
     }
 
-    /* block_q: [D][BLOCK_ROWS]; block_weights: WEIGHTS floats a warp. */
+    /* block_q: [D + 1][BLOCK_ROWS]; block_weights: WEIGHTS floats a warp. */
     __device__ __forceinline__ void init(const struct tile &tile, const float *block_q,
                                          float *block_weights)
     {
@@ -104,29 +109,40 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int DEPTH, int UNROLL> struct 
         return mask_visible_keys(&args.problem, first_row) < first + KEYS;
     }
 
-    /* A step's factors: the thread's rows of a column of q or weights, and its columns of a row of
-     * keys or values. */
+    /* The thread's rows of a column of q or of weights. */
+    __device__ __forceinline__ static void load_rows(float (&x)[R], const float *from)
+    {
+#pragma unroll
+        for (int i = 0; i < R; i += 4)
+            load4_in_order(&x[i], from + i * WARP_ROWS);
+    }
+
+    /* Which row the mth product of column j is of. A bank of registers, those of even or of odd
+     * numbers, gives one operand a cycle: a product that reads three of them takes two cycles. So
+     * each shares a factor with the one before it, which the assembler then keeps: a column's rows
+     * go forwards, the next one's backwards; the even rows first. */
+    __device__ __forceinline__ static constexpr int row_in_turn(int j, int m)
+    {
+        const int at = j % 2 ? R - 1 - m : m;
+        return at < R / 2 ? 2 * at : 2 * (at - R / 2) + 1;
+    }
+
+    /* A step's factors: the thread's rows of a column of q or weights, and N of its columns of a
+     * row of keys or values: groups of 4, of which b is the first, then those that are left. */
     template <int N> struct factors {
         float x[R], y[N];
 
         __device__ __forceinline__ void load(const float *a, const float *b)
         {
+            load_rows(x, a);
 #pragma unroll
-            for (int i = 0; i < R; i += 4) {
-                const float4 z = load4_in_order(a + i * WARP_ROWS);
-                x[i] = z.x, x[i + 1] = z.y, x[i + 2] = z.z, x[i + 3] = z.w;
-            }
-#pragma unroll
-            for (int j = 0; j < N; j += 4) {
-                const float4 z = load4_in_order(b + j * WARP_COLUMNS);
-                y[j] = z.x, y[j + 1] = z.y, y[j + 2] = z.z, y[j + 3] = z.w;
-            }
+            for (int j = 0; j < N / 4 * 4; j += 4)
+                load4_in_order(&y[j], b + j * WARP_COLUMNS);
+            static_assert(N % 4 == 0 || N % 4 == 2, "none is left, or two");
+            if constexpr (N % 4 == 2)
+                load2_in_order(&y[N - 2], b + N / 4 * 4 * WARP_COLUMNS - 2 * column());
         }
 
-        /* A bank of registers, those of even or of odd numbers, gives one operand a cycle: a
-         * product that reads three of them takes two cycles. So each shares a factor with the one
-         * before it, which the assembler then keeps: a column's rows go forwards, the next one's
-         * backwards; the even rows first. */
         template <bool MASKED>
         __device__ __forceinline__ void add(float (&sums)[R][N], int n, const int (&seen)[R]) const
         {
@@ -134,8 +150,7 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int DEPTH, int UNROLL> struct 
             for (int j = 0; j < N; j++)
 #pragma unroll
                 for (int m = 0; m < R; m++) {
-                    const int at = j % 2 ? R - 1 - m : m;
-                    const int i = at < R / 2 ? 2 * at : 2 * (at - R / 2) + 1;
+                    const int i = row_in_turn(j, m);
                     if (!MASKED || n < seen[i])
                         sums[i][j] = __fmaf_rn(x[i], y[j], sums[i][j]);
                 }
@@ -144,47 +159,86 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int DEPTH, int UNROLL> struct 
 
     /* sums[i][j] += a[n][row i] * b[n][column j] for one n after the other; count is a multiple of
      * U, which is even. MASKED: row i takes its first seen[i] only; whatever b holds of the others
-     * leaves it alone, NaN too. Factors are loaded a step before their use. */
-    template <int U, bool MASKED, int N>
+     * leaves it alone, NaN too. Factors are loaded a step before their use, so a and b have one row
+     * more than count. start() is called after the first loads. */
+    template <int U, bool MASKED, int N, typename F>
     __device__ __forceinline__ static void add_products(float (&sums)[R][N], const float *a,
                                                         int a_stride, const float *b, int b_stride,
-                                                        int count, const int (&seen)[R])
+                                                        int count, const int (&seen)[R], F start)
     {
         factors<N> sets[2];
 
         static_assert(U % 2 == 0, "each step has its set");
         sets[0].load(a, b);
+        start();
 #pragma unroll 1
-        for (int n = 0; n < count; n += U) {
-            const bool more = n + U < count;
-            const float *next_a = more ? a + U * a_stride : a;
-            const float *next_b = more ? b + U * b_stride : b;
+        for (int n = 0; n < count; n += U, a += U * a_stride, b += U * b_stride)
 #pragma unroll
             for (int u = 0; u < U; u++) {
-                if (u + 1 < U)
-                    sets[(u + 1) % 2].load(a + (u + 1) * a_stride, b + (u + 1) * b_stride);
-                else
-                    sets[0].load(next_a, next_b);
+                sets[(u + 1) % 2].load(a + (u + 1) * a_stride, b + (u + 1) * b_stride);
                 sets[u % 2].template add<MASKED>(sums, n + u, seen);
             }
-            a = next_a, b = next_b;
-        }
     }
 
-    /* Scores of the tile k, [depth][keys_stride(KEYS)], whose first key is `first`. depth: head_dim
-     * rounded up to a multiple of DEPTH. */
-    __device__ __forceinline__ void score(const struct args &args, const float *k, int depth,
-                                          uint32_t first, float (&scores)[R][C]) const
+    /* Four elements of each of the thread's keys. */
+    __device__ __forceinline__ static void load_keys(float (&y)[C][4], int first, int count,
+                                                     const float *from)
     {
-        const int all[R] = {};
+#pragma unroll
+        for (int j = first; j < first + count; j++)
+            load4_in_order(y[j], from + j * WARP_COLUMNS * KEYS_STRIDE);
+    }
 
+    /* sums[i][j] += q[d][row i] * k[key j][d] for one d after the other, with k as in memory, and
+     * depth a multiple of DEPTH. Each step of d loads a quarter of the keys' next four elements; q
+     * has a row and k 4 columns more than depth. start() is called after the first loads. */
+    template <typename F>
+    __device__ __forceinline__ static void add_scores(float (&sums)[R][C], const float *q,
+                                                      const float *k, int depth, F start)
+    {
+        float x[2][R], y[2][C][4];
+
+        static_assert(DEPTH % 8 == 0 && C % 4 == 0, "each step has its set");
+        load_rows(x[0], q);
+        load_keys(y[0], 0, C, k);
+        start();
+#pragma unroll 1
+        for (int n = 0; n < depth; n += DEPTH, q += DEPTH * BLOCK_ROWS, k += DEPTH)
+#pragma unroll
+            for (int d = 0; d < DEPTH; d++) {
+                load_rows(x[(d + 1) % 2], q + (d + 1) * BLOCK_ROWS);
+                load_keys(y[(d / 4 + 1) % 2], d % 4 * C / 4, C / 4, k + d / 4 * 4 + 4);
+#pragma unroll
+                for (int j = 0; j < C; j++)
+#pragma unroll
+                    for (int m = 0; m < R; m++) {
+                        const int i = row_in_turn(j, m);
+                        sums[i][j] = __fmaf_rn(x[d % 2][i], y[d / 4 % 2][j][d % 4], sums[i][j]);
+                    }
+            }
+    }
+
+    /* Scores of the tile k, [KEYS][KEYS_STRIDE] or transposed [D + 1][KEYS_STRIDE], whose first key
+     * is `first`. depth: head_dim rounded up to a multiple of DEPTH.
+     *
+     * start() may start copies. It is called where no new registers are wanted for a while: a copy
+     * reads its addresses when those before it are on their way, and what overwrites them waits. */
+    template <typename F>
+    __device__ __forceinline__ void score(const struct args &args, const float *k, int depth,
+                                          uint32_t first, float (&scores)[R][C], F start) const
+    {
 #pragma unroll
         for (int i = 0; i < R; i++)
 #pragma unroll
             for (int j = 0; j < C; j++)
                 scores[i][j] = 0;
-        add_products<DEPTH, false>(scores, q, BLOCK_ROWS, k + 4 * column(), keys_stride(KEYS),
-                                   depth, all);
+        if constexpr (TRANSPOSED) {
+            const int all[R] = {};
+            add_products<DEPTH, false>(scores, q, BLOCK_ROWS, k + 4 * column(), KEYS_STRIDE, depth,
+                                       all, start);
+        } else {
+            add_scores(scores, q, k + column() * KEYS_STRIDE, depth, start);
+        }
         if (!masked(args, first))
             return;
 #pragma unroll
@@ -214,11 +268,12 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int DEPTH, int UNROLL> struct 
     }
 
     /* For the groups of columns from G on. */
-    template <bool MASKED, int G = 0>
+    template <bool MASKED, int G = 0, typename F>
     __device__ __forceinline__ void add_tile(const float *v, int v_stride, const float (&alpha)[R],
-                                             const int (&seen)[R])
+                                             const int (&seen)[R], F start)
     {
-        constexpr int N = 4 * (GROUPS - G < PART_GROUPS ? GROUPS - G : PART_GROUPS);
+        constexpr bool LAST = G + PART_GROUPS >= GROUPS;
+        constexpr int N = LAST ? COLUMNS - 4 * G : 4 * PART_GROUPS;
         float part[R][N];
 
 #pragma unroll
@@ -228,20 +283,22 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int DEPTH, int UNROLL> struct 
                 part[i][j] = 0;
         add_products<MASKED ? 4 : UNROLL, MASKED>(part, weights + row_of(0), STRIDE,
                                                   v + 4 * (G * WARP_COLUMNS + column()), v_stride,
-                                                  KEYS, seen);
+                                                  KEYS, seen, start);
 #pragma unroll
         for (int i = 0; i < R; i++)
 #pragma unroll
             for (int j = 0; j < N; j++)
                 o[i][4 * G + j] = __fmaf_rn(o[i][4 * G + j], alpha[i], part[i][j]);
-        if constexpr (G + PART_GROUPS < GROUPS)
-            add_tile<MASKED, G + PART_GROUPS>(v, v_stride, alpha, seen);
+        if constexpr (!LAST)
+            add_tile<MASKED, G + PART_GROUPS>(v, v_stride, alpha, seen, [] {});
     }
 
-    /* o = o * alpha + the tile's part, summed from zero. v: [KEYS][v_stride]. */
+    /* o = o * alpha + the tile's part, summed from zero. v: [KEYS + 1][v_stride]. start() as in
+     * score. */
+    template <typename F>
     __device__ __forceinline__ void add_values(const struct args &args, const float *v,
                                                int v_stride, uint32_t first,
-                                               const float (&alpha)[R])
+                                               const float (&alpha)[R], F start)
     {
         int seen[R];
 
@@ -249,9 +306,9 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int DEPTH, int UNROLL> struct 
 #pragma unroll
             for (int i = 0; i < R; i++)
                 seen[i] = visible(args, first, i);
-            add_tile<true>(v, v_stride, alpha, seen);
+            add_tile<true>(v, v_stride, alpha, seen, start);
         } else {
-            add_tile<false>(v, v_stride, alpha, seen);
+            add_tile<false>(v, v_stride, alpha, seen, start);
         }
     }
 
@@ -304,17 +361,18 @@ template <int D, int R, int KEYS, int BLOCK_ROWS, int DEPTH, int UNROLL> struct 
                 continue;
 #pragma unroll
             for (int j = 0; j < COLUMNS; j += 4) {
-                const float x[4] = {output_of(o[i][j], inverse), output_of(o[i][j + 1], inverse),
-                                    output_of(o[i][j + 2], inverse),
-                                    output_of(o[i][j + 3], inverse)};
-                if (args.aligned && column_of(j) + 4 <= width) {
+                float x[4];
+#pragma unroll
+                for (int n = 0; n < 4; n++)
+                    x[n] = j + n < COLUMNS ? output_of(o[i][j + n], inverse) : 0;
+                if (j < 4 * GROUPS && args.aligned && column_of(j) + 4 <= width) {
                     *(float4 *)(to + column_of(j)) = {x[0], x[1], x[2], x[3]};
                     continue;
                 }
 #pragma unroll
                 for (int n = 0; n < 4; n++)
-                    if (column_of(j) + n < width)
-                        to[column_of(j) + n] = x[n];
+                    if (j + n < COLUMNS && column_of(j + n) < width)
+                        to[column_of(j + n)] = x[n];
             }
         }
         __syncwarp();

@@ -11,7 +11,7 @@
 
 #define KERNELS_MAX 16
 
-const int place_head_dims = ATTEND_HEAD_DIMS;
+const int place_head_dims = ATTEND_ALL_HEAD_DIMS;
 
 /* Those of the device's architecture, and all that v4 has where its large tiles run. */
 static void add_kernels(int arch, const struct fa_kernel **kernels, size_t *count)

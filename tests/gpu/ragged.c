@@ -65,8 +65,8 @@ static const struct fa_kernel *kernel_of(int index)
     return place_kernels(&count)[index];
 }
 
-/* --quick: v4's others have all the functions that it chooses from, one for each 32 of head_dim; of
- * the rest none has more than three. */
+/* --quick: v4's others have all the functions that it chooses from, ten by head_dim; of the rest
+ * none has more than three. */
 static bool is_left_out(const struct fa_kernel *kernel, uint32_t head_dim)
 {
     const bool v4 = strncmp(kernel->name, "cuda-v4", 7) == 0;
@@ -77,10 +77,10 @@ static bool is_left_out(const struct fa_kernel *kernel, uint32_t head_dim)
 
 START_TEST(ragged_tiles)
 {
-    static const uint32_t head_dims[] = {64, 128, 200, 20, 90, 150, 181, 256, 5, 80};
-    const int masks = is_quick() ? 1 : 3; /* and the first eight */
+    static const uint32_t head_dims[] = {64, 128, 200, 20, 90, 150, 181, 256, 40, 70, 5, 48, 80};
+    const int masks = is_quick() ? 1 : 3; /* and the first ten */
 
-    for (int i = 0; i < (is_quick() ? 8 : 10); i++)
+    for (int i = 0; i < (is_quick() ? 10 : 13); i++)
         for (int mask = 0; mask < masks; mask++)
             for (uint32_t count = 1; count <= 2; count++) {
                 /* --quick: those after the first three take turns at the ways of copying */

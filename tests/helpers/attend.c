@@ -28,7 +28,7 @@ struct fa_problem attend_problem(uint32_t batch, uint32_t heads, uint32_t kv_hea
 
 uint32_t attend_head_dim(int index, uint32_t own)
 {
-    const uint32_t widths[ATTEND_HEAD_DIMS] = {own, 64, 128};
+    const uint32_t widths[ATTEND_ALL_HEAD_DIMS] = {own, 64, 128, 200};
     return widths[index];
 }
 
