@@ -32,8 +32,7 @@ START_TEST(lengths_of_any_size)
 }
 END_TEST
 
-/* Around the key counts where the tiled kernels' units become spans of the keys. The last has a
- * span of ten keys that most of the rows do not see under a mask. */
+/* Around where units become spans of the keys. Most rows of the last do not see a span of ten. */
 static const uint32_t spans[][3] = {
     {1, 7679, 20},  {1, 7680, 20},  {1, 7681, 20},  {1, 15361, 20},  {1, 65536, 20},
     {64, 7681, 8},  {64, 15361, 8}, {65, 7679, 8},  {65, 7680, 8},   {65, 7681, 8},
@@ -55,8 +54,9 @@ START_TEST(keys_of_several_units)
 }
 END_TEST
 
-static const uint32_t head_dims[] = {1,  2,  3,  4,   5,   11,  12,  13,  31,  32,  33,  63,  64,
-                                     65, 80, 96, 100, 127, 128, 129, 160, 161, 192, 223, 255, 256};
+static const uint32_t head_dims[] = {1,   2,   3,   4,   5,   11,  12,  13,  31,  32,  33,
+                                     36,  48,  63,  64,  65,  72,  80,  88,  96,  100, 127,
+                                     128, 129, 136, 160, 161, 180, 192, 223, 228, 255, 256};
 enum { HEAD_DIMS = sizeof head_dims / sizeof head_dims[0] };
 
 START_TEST(head_dims_of_any_size)

@@ -14,10 +14,11 @@
 
 using warp_rows = warp<D, R, KEYS, true, ROWS, 4, 4>;
 
-/* q, one tile of keys (transposed, as q) or values, weights: 98 KiB. */
+/* q, one tile of keys (transposed, as q) or values, weights: 99 KiB. */
 #define SHARED \
     ((warp_rows::Q_SIZE + warp_rows::K_SIZE + WARPS * warp_rows::WEIGHTS) * sizeof(float))
 static_assert(warp_rows::V_SIZE <= warp_rows::K_SIZE, "as large a tile");
+static_assert(SHARED + sizeof(struct tile) <= 99 * 1024, "what a block gets at least");
 
 /* Blocks of an SM: one of 228 KiB has room for two. */
 #if defined __CUDA_ARCH__ && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                         args.aligned);
         warp.weigh_tile(args, scores, alpha);
         __syncthreads();
-        warp.add_values(args, kv, D, key, alpha, [] {});
+        warp.add_values(args, kv, key, alpha, [] {});
         if (chunk_ends(tile, key + KEYS))
             warp.keep(args, tile, key + KEYS == tile.first_key + CHUNK_KEYS);
     }

@@ -1,12 +1,12 @@
 /* v4: optimised v3. The same warps and the same steps, and three changes:
  *  - tiles come by asynchronous copies, the values while the scores are computed, the next keys
  *    while the values are summed; k and v have a tile each, and a step two barriers;
- *  - up to head_dim 64 a thread of the large tiles has 8 rows, so that eight loads of shared memory
- *    feed 128 multiplications; beyond it its registers hold 4, and with 128 it is twelve for the
- *    scores and ten for the values;
+ *  - up to head_dim 64 a thread of the large tiles has 8 rows, so that at 64 eight loads of shared
+ *    memory feed 128 multiplications; beyond it its registers hold 4, and with 128 it is twelve for
+ *    the scores and ten for the values;
  *  - the products are unrolled as far as the instruction cache allows.
  * A thread of 8 rows has its registers full with the scores of 8 keys, and takes keys transposed,
- * which are copied by elements; the others take them as they lie, 16 bytes a copy.
+ * which are copied by elements; the others take them as they lie, 16 bytes a copy where they can.
  *
  * Which tiling runs is chosen by the problem, or by the shared memory that a block gets. Few rows
  * are not worth a tile: decode.cu has those. */
@@ -24,6 +24,7 @@ template <int D_, int R_, int WARPS_, int KEYS_, int BLOCKS_, int DEPTH, int UNR
     static constexpr int THREADS = WARPS * 32, ROWS = WARPS * WARP_ROWS * R;
     template <int STEP> using warp_rows = warp<D, R, KEYS, TRANSPOSED, ROWS, STEP, UNROLL>;
     using sizes = warp_rows<DEPTH>;
+    static_assert(D % DEPTH == 0, "whole steps");
     static constexpr size_t SHARED =
         (sizes::Q_SIZE + sizes::K_SIZE + sizes::V_SIZE + WARPS * sizes::WEIGHTS) * sizeof(float);
 };
@@ -60,13 +61,15 @@ struct small_128 : tiling<128, 4, 4, 32, 2, 16, 16> { /* 78 KiB */
 
 /* Starts copying a tile of keys or values, of which `rows` are there with `width` elements each, as
  * they lie, BYTES at a time, with STRIDE floats from row to row; zeroes after the last row, and
- * nothing after a row's elements. A row is a warp's, or that of a part of it. */
+ * nothing after a row's elements. A warp, or a part of one, copies a row at a time. Many small
+ * copies are not unrolled: the registers of their addresses would be missed elsewhere. */
 template <typename S, bool EXACT, int BYTES, int STRIDE>
 __device__ __forceinline__ void copy_rows(float *to, const float *from, int64_t row_stride,
                                           int rows, int width)
 {
     constexpr int STEP = BYTES / 4, PIECES = S::D / STEP;
     constexpr int LANES = PIECES <= 8 ? 8 : PIECES <= 16 ? 16 : 32, AT_ONCE = S::THREADS / LANES;
+    constexpr bool WHOLE = EXACT && PIECES % LANES == 0;
     const int first = (int)threadIdx.x / LANES, column = (int)threadIdx.x % LANES * STEP;
     const float *next = from + first * row_stride + column;
 
@@ -76,15 +79,15 @@ __device__ __forceinline__ void copy_rows(float *to, const float *from, int64_t 
     for (int row = 0; row < S::KEYS; row += AT_ONCE) {
 #pragma unroll
         for (int d = 0; d < S::D; d += LANES * STEP)
-            if (EXACT && S::D % (LANES * STEP) == 0 || column + d < width)
+            if (WHOLE || column + d < width)
                 copy_async<BYTES>(to + row * STRIDE + d, next + d, first + row < rows);
         next += AT_ONCE * row_stride;
     }
 }
 
 /* Starts copying a tile of keys likewise, but transposed. A warp copies 8 elements of each of 4
- * keys at once, which come to lie side by side: these are whole sectors of memory, and different
- * banks. */
+ * keys at once, which come to lie side by side: these are sectors of memory, whole ones if rows
+ * begin with one, and different banks. */
 template <typename S, bool EXACT, int STRIDE>
 __device__ __forceinline__ void copy_columns(float *to, const float *from, int64_t row_stride,
                                              int rows, int width)
@@ -158,7 +161,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     find_tile(args, S::ROWS, &tile);
     warp.init(tile, q, v + warp_rows::V_SIZE);
     if (tile.first_key < tile.end_key) {
-        if (!EXACT) { /* copies leave out what is after a row's elements */
+        if (!EXACT) { /* copies leave out what is after a row's elements, where q is 0 */
             for (int i = 4 * (int)threadIdx.x; i < warp_rows::K_SIZE + warp_rows::V_SIZE;
                  i += 4 * S::THREADS)
                 store4(k + i, {0, 0, 0, 0});
@@ -177,7 +180,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         if (!LATE)
             start_k(key + S::KEYS);
         warp.weigh_tile(args, scores, alpha);
-        warp.add_values(args, v, S::D, key, alpha, [&] {
+        warp.add_values(args, v, key, alpha, [&] {
             if (LATE)
                 start_k(key + S::KEYS);
         });
@@ -194,36 +197,29 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
  * than these. */
 enum { LARGE = 10, SMALL = 4, TILINGS = LARGE + SMALL };
 
-static const struct cuda_function functions[2 * TILINGS] = {
-#define BOTH(EXACT)                                                                            \
-    OF(large_32, EXACT), OF(large_48, EXACT), OF(large_64, EXACT), OF(large_80, EXACT),        \
-        OF(large_96, EXACT), OF(large_128, EXACT), OF(large_160, EXACT), OF(large_192, EXACT), \
-        OF(large_224, EXACT), OF(large_256, EXACT), OF(small_32, EXACT), OF(small_64, EXACT),  \
-        OF(small_96, EXACT), OF(small_128, EXACT)
-#define OF(S, EXACT)                                                                      \
+#define EACH(OF)                                                                                \
+    OF(large_32), OF(large_48), OF(large_64), OF(large_80), OF(large_96), OF(large_128),        \
+        OF(large_160), OF(large_192), OF(large_224), OF(large_256), OF(small_32), OF(small_64), \
+        OF(small_96), OF(small_128)
+
+#define FUNCTION(S, EXACT)                                                                \
     {                                                                                     \
         "v4<" #S "," #EXACT ">", (const void *)v4_kernel<S, EXACT>, S::THREADS, S::SHARED \
     }
-    BOTH(true),
-    BOTH(false),
-#undef BOTH
-#undef OF
-};
+#define EXACT(S)  FUNCTION(S, true)
+#define RAGGED(S) FUNCTION(S, false)
+static const struct cuda_function functions[2 * TILINGS] = {EACH(EXACT), EACH(RAGGED)};
 
-static const struct {
-    uint32_t columns, rows;
-} tiles[TILINGS] = {
-#define OF(S)         \
+#define TILE(S)       \
     {                 \
         S::D, S::ROWS \
     }
-    OF(large_32),  OF(large_48),  OF(large_64),  OF(large_80),  OF(large_96),
-    OF(large_128), OF(large_160), OF(large_192), OF(large_224), OF(large_256),
-    OF(small_32),  OF(small_64),  OF(small_96),  OF(small_128),
-#undef OF
-};
+static const struct {
+    uint32_t columns, rows;
+} tiles[TILINGS] = {EACH(TILE)};
 
-/* The first tiling from `first` on that has as many columns; there is one. */
+/* The first tiling from `first` on that has as many columns; refuses_large sees to it that there is
+ * one. */
 static int tiling_from(int first, const struct fa_problem *problem)
 {
     while (tiles[first].columns < problem->head_dim)
@@ -287,8 +283,8 @@ template <int CHOOSE(const struct fa_problem *)> struct chosen {
 /* Larger tiles than that have no room. */
 static const char *refuses_large(const struct fa_problem *problem)
 {
-    return decode_covers(problem) || problem->head_dim <= SMALL * 32 ? NULL
-                                                                     : "head_dim is over 128";
+    return decode_covers(problem) || problem->head_dim <= small_128::D ? NULL
+                                                                       : "head_dim is over 128";
 }
 
 template <int CHOOSE(const struct fa_problem *)>

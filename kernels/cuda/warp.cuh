@@ -26,7 +26,7 @@ __device__ __forceinline__ int key_place(int key)
 /* Groups of columns whose sums over a tile of values are in registers at once. */
 #define PART_GROUPS 4
 
-/* D: columns of o, head_dim rounded up to a multiple of 16. R: rows of a thread, 4 or 8. KEYS: of a
+/* D: columns of o, head_dim or more, a multiple of 16. R: rows of a thread, 4 or 8. KEYS: of a
  * tile, a multiple of 32. TRANSPOSED: keys lie as q does; else as in memory, which takes fewer
  * copies, but registers for several elements of each key. BLOCK_ROWS: of the block: the length of a
  * row of the transposed q. DEPTH, UNROLL: steps of the scores and of the values that are one piece
@@ -42,10 +42,13 @@ struct warp {
     static constexpr int STRIDE = ROWS + 8;
     static constexpr int KEYS_STRIDE = TRANSPOSED ? KEYS + 4 : tile_stride(D);
     /* Floats of q and of the tiles, and a warp's of weights. Loads are ahead of the products: the
-     * last ones reach a step further, where there is room, but nothing of use. */
+     * last ones reach a step further, where there is room, but nothing of use. Values need no gaps
+     * between keys: a quarter of a warp reads one key's at a time. */
     static constexpr int Q_SIZE = (D + 1) * BLOCK_ROWS, V_SIZE = (KEYS + 1) * D;
     static constexpr int K_SIZE = TRANSPOSED ? (D + 1) * KEYS_STRIDE : KEYS * KEYS_STRIDE;
     static constexpr int WEIGHTS = (KEYS + 1) * STRIDE;
+    static_assert(D % 16 == 0 && KEYS % 32 == 0 && KEYS % UNROLL == 0, "whole steps");
+    static_assert(TRANSPOSED || KEYS_STRIDE >= D + 4, "room for four elements more");
 
     float o[R][COLUMNS], top[R];
     float sum[R];       /* of the lane's own keys; lanes are added at the end */
@@ -140,7 +143,8 @@ struct warp {
                 load4_in_order(&y[j], b + j * WARP_COLUMNS);
             static_assert(N % 4 == 0 || N % 4 == 2, "none is left, or two");
             if constexpr (N % 4 == 2)
-                load2_in_order(&y[N - 2], b + N / 4 * 4 * WARP_COLUMNS - 2 * column());
+                load2_in_order(&y[N - 2], /* b has 4 a lane, here are 2 */
+                               b + N / 4 * 4 * WARP_COLUMNS - 2 * column());
         }
 
         template <bool MASKED>
@@ -222,7 +226,8 @@ struct warp {
      * is `first`. depth: head_dim rounded up to a multiple of DEPTH.
      *
      * start() may start copies. It is called where no new registers are wanted for a while: a copy
-     * reads its addresses when those before it are on their way, and what overwrites them waits. */
+     * seems to read its address when those before it are on their way, and an instruction that
+     * overwrites it waits. */
     template <typename F>
     __device__ __forceinline__ void score(const struct args &args, const float *k, int depth,
                                           uint32_t first, float (&scores)[R][C], F start) const
@@ -233,9 +238,9 @@ struct warp {
             for (int j = 0; j < C; j++)
                 scores[i][j] = 0;
         if constexpr (TRANSPOSED) {
-            const int all[R] = {};
+            const int unused[R] = {};
             add_products<DEPTH, false>(scores, q, BLOCK_ROWS, k + 4 * column(), KEYS_STRIDE, depth,
-                                       all, start);
+                                       unused, start);
         } else {
             add_scores(scores, q, k + column() * KEYS_STRIDE, depth, start);
         }
@@ -269,7 +274,7 @@ struct warp {
 
     /* For the groups of columns from G on. */
     template <bool MASKED, int G = 0, typename F>
-    __device__ __forceinline__ void add_tile(const float *v, int v_stride, const float (&alpha)[R],
+    __device__ __forceinline__ void add_tile(const float *v, const float (&alpha)[R],
                                              const int (&seen)[R], F start)
     {
         constexpr bool LAST = G + PART_GROUPS >= GROUPS;
@@ -282,23 +287,21 @@ struct warp {
             for (int j = 0; j < N; j++)
                 part[i][j] = 0;
         add_products<MASKED ? 4 : UNROLL, MASKED>(part, weights + row_of(0), STRIDE,
-                                                  v + 4 * (G * WARP_COLUMNS + column()), v_stride,
-                                                  KEYS, seen, start);
+                                                  v + 4 * (G * WARP_COLUMNS + column()), D, KEYS,
+                                                  seen, start);
 #pragma unroll
         for (int i = 0; i < R; i++)
 #pragma unroll
             for (int j = 0; j < N; j++)
                 o[i][4 * G + j] = __fmaf_rn(o[i][4 * G + j], alpha[i], part[i][j]);
         if constexpr (!LAST)
-            add_tile<MASKED, G + PART_GROUPS>(v, v_stride, alpha, seen, [] {});
+            add_tile<MASKED, G + PART_GROUPS>(v, alpha, seen, [] {});
     }
 
-    /* o = o * alpha + the tile's part, summed from zero. v: [KEYS + 1][v_stride]. start() as in
-     * score. */
+    /* o = o * alpha + the tile's part, summed from zero. v: [KEYS + 1][D]. start() as in score. */
     template <typename F>
     __device__ __forceinline__ void add_values(const struct args &args, const float *v,
-                                               int v_stride, uint32_t first,
-                                               const float (&alpha)[R], F start)
+                                               uint32_t first, const float (&alpha)[R], F start)
     {
         int seen[R];
 
@@ -306,9 +309,9 @@ struct warp {
 #pragma unroll
             for (int i = 0; i < R; i++)
                 seen[i] = visible(args, first, i);
-            add_tile<true>(v, v_stride, alpha, seen, start);
+            add_tile<true>(v, alpha, seen, start);
         } else {
-            add_tile<false>(v, v_stride, alpha, seen, start);
+            add_tile<false>(v, alpha, seen, start);
         }
     }
 

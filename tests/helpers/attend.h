@@ -36,7 +36,7 @@ struct fa_problem attend_problem(uint32_t batch, uint32_t heads, uint32_t kv_hea
                                  uint32_t kv_len, uint32_t head_dim, enum fa_mask mask);
 
 /* The head_dims that a test tries: one of its own, then those for which fast kernels have code; and
- * for tests that look at bits, or for NaN, a large one, whose errors are larger, too. */
+ * for tests of bits and of NaN, a large one: the bounds of other tests are for up to 128. */
 enum { ATTEND_HEAD_DIMS = 3, ATTEND_ALL_HEAD_DIMS = 4 };
 uint32_t attend_head_dim(int index, uint32_t own);
 
