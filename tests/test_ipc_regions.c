@@ -230,7 +230,7 @@ START_TEST(direct_handles_are_not_charged)
 {
     struct forward forward;
 
-    scripted.ipc_size = 2 * loopback.account.limit.of[FAD_MAPPED];
+    scripted.ipc_size = loopback.account.limit.of[FAD_MAPPED] + 1;
     scripted.hold[SCRIPTED_LAUNCH] = true;
     forward_init(&forward, 4);
     forward_put_all_ipc(&forward, 1);
@@ -377,6 +377,7 @@ Suite *test_suite(void)
     Suite *suite = suite_create("ipc_regions");
     TCase *tests = tcase_create("scripted");
 
+    tcase_set_timeout(tests, 60); /* some clear much memory */
     tcase_add_checked_fixture(tests, setup, loopback_teardown);
     tcase_add_test(tests, an_allocation_is_a_region);
     tcase_add_test(tests, it_fixes_the_device);
