@@ -295,7 +295,8 @@ START_TEST(flood_of_descriptors_costs_only_its_sender)
             ;
         close(fd);
         wire_serves(other);
-        ck_assert_int_lt(wire_daemon_fds(), 100);
+        while (wire_daemon_fds() >= 100) /* threads close them, soon after */
+            usleep(1000);
     }
     close(other);
     wire_expect_rest();
