@@ -366,7 +366,8 @@ $(B)/gpu/daemon/exporter: $(B)/tests/gpu/daemon/exporter.o
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(CUDA_LIBS)
 
 # What they replace of the CUDA runtime.
-RECORDED := cudaLaunchKernel cudaMalloc cudaMallocAsync cudaStreamSynchronize cudaDeviceSynchronize
+RECORDED := cudaLaunchKernel cudaMemsetAsync cudaMalloc cudaMallocAsync cudaStreamSynchronize \
+            cudaDeviceSynchronize
 $(HOST_TESTS:%=$(B)/gpu/%): $(B)/gpu/%: $(B)/tests/gpu/%.o $(HOST_PARTS:%=$(B)/tests/gpu/%.o) \
                                $(B)/gpu/test.o $(B)/libfakernels.a
 	@$(if $(V),,echo '  LINK $@')

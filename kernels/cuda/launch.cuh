@@ -22,6 +22,7 @@ struct cut {
     uint32_t spans;     /* of a tile's keys: spans.cuh, decode.cu; of v0 and v1 tiles of keys */
     uint32_t span_keys; /* v2 to v4: of each span but the last */
     bool kept;          /* v2 to v4: results of spans go through the state */
+    uint32_t relays;    /* v4: units of the grid that are cut in two: relay.cuh */
 };
 
 /* The parameters of every kernel. */
@@ -174,7 +175,7 @@ static enum fa_status for_each_part(const struct fa_launch *launch, uint64_t uni
             args.tensors[i] = launch->tensors[base + i];
             args.aligned &= is_aligned(problem, &args.tensors[i]);
         }
-        status = start((const struct args &)args);
+        status = start(args);
         if (status != FA_OK)
             return status;
         first += args.unit_count;

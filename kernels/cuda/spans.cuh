@@ -31,7 +31,8 @@ static inline struct cut spans_cut(const struct fa_problem *problem, uint32_t ti
     const uint64_t rows = (uint64_t)problem->q_len * SPAN_PER_ROWS, keys = problem->kv_len;
     const uint64_t span = rows > SPAN_KEYS ? rows : SPAN_KEYS;
     const uint64_t count = (keys + span - 1) / span;
-    struct cut cut = {divide_up(problem->q_len, tile_rows), 1, problem->kv_len, keys > CHUNK_KEYS};
+    struct cut cut = {divide_up(problem->q_len, tile_rows), 1, problem->kv_len, keys > CHUNK_KEYS,
+                      0};
 
     if (count > 1) {
         cut.span_keys = divide_up(divide_up(keys, (uint32_t)count), SPAN_MULTIPLE) * SPAN_MULTIPLE;
@@ -84,13 +85,13 @@ static inline enum fa_status spans_launch(const struct fa_launch *launch, uint32
                          });
 }
 
-/* The block's tile and keys. The last rows of all heads come first: under a causal mask they see
- * the most keys, and what starts late should be short. */
-__device__ __forceinline__ struct tile tile_of_block(const struct args &args, uint32_t tile_rows)
+/* The unit's tile and keys. The last rows of all heads come first: under a causal mask they see the
+ * most keys, and what starts late should be short. */
+__device__ __forceinline__ struct tile tile_of_unit(const struct args &args, uint64_t unit,
+                                                    uint32_t tile_rows)
 {
     const struct fa_problem &problem = args.problem;
     const struct cut &cut = args.cut;
-    const uint64_t unit = args.first_unit + blockIdx.x;
     const uint64_t heads = (uint64_t)problem.batch * problem.heads, tiles = heads * cut.tiles;
     const uint64_t problem_number = unit / cut.spans / tiles, index = unit / cut.spans % tiles;
     const uint32_t number = cut.tiles - 1 - (uint32_t)(index / heads);
@@ -109,12 +110,12 @@ __device__ __forceinline__ struct tile tile_of_block(const struct args &args, ui
     return tile;
 }
 
-/* The same into shared memory, so that registers hold what is needed now. Synchronises. */
+/* The block's into shared memory, so that registers hold what is needed now. Synchronises. */
 __device__ __forceinline__ void find_tile(const struct args &args, uint32_t tile_rows,
                                           struct tile *tile)
 {
     if (threadIdx.x == 0)
-        *tile = tile_of_block(args, tile_rows);
+        *tile = tile_of_unit(args, args.first_unit + blockIdx.x, tile_rows);
     __syncthreads();
 }
 

@@ -194,7 +194,7 @@ static enum fa_status launch(const struct fa_launch *launch)
     const struct cuda_function *function = &functions[block_index(side)];
     const size_t shared = block_shared(side, problem->head_dim);
     const uint64_t all = units(problem), heads = (uint64_t)problem->batch * problem->heads;
-    const struct cut cut = {0, key_blocks(problem), 0, false};
+    const struct cut cut = {0, key_blocks(problem), 0, false, 0};
     struct fa_launch part = *launch;
 
     for (uint64_t left = launch->range.count; left > 0 && all > 0; left -= part.range.count) {

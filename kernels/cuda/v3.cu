@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     find_tile(args, ROWS, &tile);
     copy_transposed<same_place, 2>(q, ROWS, ROWS, D, tile.q, problem.q.row, (int)tile.rows, D,
                                    args.sign, args.aligned);
-    warp.init(tile, q, kv + warp_rows::K_SIZE);
+    warp.init(args, tile, q, kv + warp_rows::K_SIZE);
     for (uint32_t key = tile.first_key; key < tile.end_key; key += KEYS) {
         const int keys = tile_keys(args, key, KEYS);
         float scores[R][warp_rows::C], alpha[R];

@@ -11,6 +11,7 @@
  * Which tiling runs is chosen by the problem, or by the shared memory that a block gets. Few rows
  * are not worth a tile: decode.cu has those. */
 #include "kernels/cuda/decode.h"
+#include "kernels/cuda/relay.cuh"
 #include "kernels/cuda/warp.cuh"
 
 /* D: columns of o. R: rows of a thread. WARPS: of a block. KEYS: of a tile. BLOCKS: of an SM of 228
@@ -25,6 +26,7 @@ template <int D_, int R_, int WARPS_, int KEYS_, int BLOCKS_, int DEPTH, int UNR
     template <int STEP> using warp_rows = warp<D, R, KEYS, TRANSPOSED, ROWS, STEP, UNROLL>;
     using sizes = warp_rows<DEPTH>;
     static_assert(D % DEPTH == 0, "whole steps");
+    static constexpr size_t REGISTERS = sizes::REGISTERS;
     static constexpr size_t SHARED =
         (sizes::Q_SIZE + sizes::K_SIZE + sizes::V_SIZE + WARPS * sizes::WEIGHTS) * sizeof(float);
 };
@@ -75,7 +77,7 @@ __device__ __forceinline__ void copy_rows(float *to, const float *from, int64_t 
 
     static_assert(S::KEYS % AT_ONCE == 0, "whole steps");
     to += first * STRIDE + column;
-#pragma unroll(BYTES == 16 ? S::KEYS : 2)
+#pragma unroll(BYTES == 16 ? S::KEYS : S::D <= 96 ? 4 : 2)
     for (int row = 0; row < S::KEYS; row += AT_ONCE) {
 #pragma unroll
         for (int d = 0; d < S::D; d += LANES * STEP)
@@ -134,13 +136,14 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     constexpr bool LATE = S::BLOCKS == 1;
     const bool pieces = args.aligned && width % 4 == 0; /* of 16 bytes */
     __shared__ struct tile tile;
+    __shared__ struct leg leg;
     warp_rows warp;
 
     const auto start_k = [&](uint32_t key) {
         constexpr int STRIDE = warp_rows::KEYS_STRIDE;
         const int64_t row = problem.k.row;
         const int rows = tile_keys(args, key, S::KEYS);
-        if (key >= tile.end_key)
+        if (key >= leg.end_key)
             return;
         if constexpr (S::TRANSPOSED)
             copy_columns<S, EXACT, STRIDE>(k, tile.k + key * row, row, rows, width);
@@ -158,21 +161,26 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             copy_rows<S, EXACT, 4, S::D>(v, tile.v + key * row, row, rows, width);
     };
 
-    find_tile(args, S::ROWS, &tile);
-    warp.init(tile, q, v + warp_rows::V_SIZE);
-    if (tile.first_key < tile.end_key) {
+    find_leg<S::KEYS, S::REGISTERS>(args, S::ROWS, &tile, &leg);
+    warp.init(args, tile, q, v + warp_rows::V_SIZE);
+    if (leg.first_key < leg.end_key) {
         if (!EXACT) { /* copies leave out what is after a row's elements, where q is 0 */
             for (int i = 4 * (int)threadIdx.x; i < warp_rows::K_SIZE + warp_rows::V_SIZE;
                  i += 4 * S::THREADS)
                 store4(k + i, {0, 0, 0, 0});
             __syncthreads();
         }
-        start_k(tile.first_key);
-        copy_transposed<same_place, 8>(q, S::ROWS, S::ROWS, depth, tile.q, problem.q.row,
-                                       (int)tile.rows, width, args.sign, args.aligned);
+        start_k(leg.first_key);
+        copy_transposed<same_place, S::D <= 64 ? 16 : 8>(q, S::ROWS, S::ROWS, depth, tile.q,
+                                                         problem.q.row, (int)tile.rows, width,
+                                                         args.sign, args.aligned);
+        if (threadIdx.x == 0 && leg.first_key > tile.first_key)
+            await_leg(leg);
         wait_for_copies();
+        if (leg.first_key > tile.first_key)
+            warp.restore(leg.registers);
     }
-    for (uint32_t key = tile.first_key; key < tile.end_key; key += S::KEYS) {
+    for (uint32_t key = leg.first_key; key < leg.end_key; key += S::KEYS) {
         float scores[S::R][warp_rows::C], alpha[S::R];
 
         warp.score(args, k, depth, key, scores, [&] { start_v(key); });
@@ -187,6 +195,11 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         if (chunk_ends(tile, key + S::KEYS))
             warp.keep(args, tile, key + S::KEYS == tile.first_key + CHUNK_KEYS);
         wait_for_copies();
+    }
+    if (leg.end_key < tile.end_key) {
+        warp.save(leg.registers);
+        leg_ends(leg);
+        return;
     }
     warp.end(args, tile);
 }
@@ -210,12 +223,14 @@ enum { LARGE = 10, SMALL = 4, TILINGS = LARGE + SMALL };
 #define RAGGED(S) FUNCTION(S, false)
 static const struct cuda_function functions[2 * TILINGS] = {EACH(EXACT), EACH(RAGGED)};
 
-#define TILE(S)       \
-    {                 \
-        S::D, S::ROWS \
+#define TILE(S)                                              \
+    {                                                        \
+        S::D, S::ROWS, S::KEYS, SMS *S::BLOCKS, S::REGISTERS \
     }
-static const struct {
-    uint32_t columns, rows;
+static const struct tile_size {
+    uint32_t columns, rows, keys;
+    uint32_t slots;   /* blocks that an H200 runs at once */
+    size_t registers; /* floats that a block keeps from one tile of keys to the next */
 } tiles[TILINGS] = {EACH(TILE)};
 
 /* The first tiling from `first` on that has as many columns; refuses_large sees to it that there is
@@ -242,12 +257,42 @@ static int small_tiling(const struct fa_problem *problem)
  * causal masks over so few keys that the masked half of a row's last tile costs more. */
 static int best_tiling(const struct fa_problem *problem)
 {
-    const uint64_t at_once = 132 * large_64::BLOCKS;
-    const bool few = spans_units(problem, large_64::ROWS) <= at_once;
+    const bool few = spans_units(problem, large_64::ROWS) <= SMS * large_64::BLOCKS;
     const bool short_causal = problem->mask != FA_MASK_NONE && problem->kv_len <= 2048;
 
     return problem->head_dim <= 64 && (few || short_causal) ? small_tiling(problem)
                                                             : large_tiling(problem);
+}
+
+static uint32_t tiling_relays(const struct fa_problem *problem, int tiling)
+{
+    const struct tile_size *tile = &tiles[tiling];
+    return relays_of(problem, tile->rows, tile->keys, tile->slots);
+}
+
+static enum fa_status launch_tiling(const struct fa_launch *launch, int tiling)
+{
+    const struct fa_problem *problem = launch->problem;
+    const struct tile_size *tile = &tiles[tiling];
+    const struct cuda_function *function =
+        &functions[tiling + (problem->head_dim == tile->columns ? 0 : TILINGS)];
+    const uint64_t units = spans_units(problem, tile->rows);
+
+    return for_each_part(
+        launch, units, spans_state(problem, tile->rows), spans_cut(problem, tile->rows),
+        GRID_MAX - tile->slots, [=](struct args &args) {
+            const bool all = launch->problem_count == 1 && args.unit_count == units;
+            const uint32_t relays = all ? tiling_relays(problem, tiling) : 0;
+            enum fa_status status = FA_OK;
+
+            args.cut.relays = relays;
+            if (relays > 0)
+                status = status_of(cudaMemsetAsync(args.scratch, 0, relay_bytes(relays),
+                                                   (cudaStream_t)launch->stream));
+            return status != FA_OK ? status
+                                   : enqueue(function, function->shared, args.unit_count + relays,
+                                             args, launch->stream);
+        });
 }
 
 /* The functions of a kernel that chooses by CHOOSE, except where rows are few. */
@@ -266,17 +311,24 @@ template <int CHOOSE(const struct fa_problem *)> struct chosen {
         return spans_state(problem, tiles[CHOOSE(problem)].rows);
     }
 
-    static enum fa_status launch(const struct fa_launch *launch)
+    static size_t scratch(const struct fa_problem *problem)
     {
-        const struct cuda_function *function;
+        uint32_t relays;
         int tiling;
 
-        if (decode_covers(launch->problem))
-            return decode_launch(launch);
-        tiling = CHOOSE(launch->problem);
-        function =
-            &functions[tiling + (launch->problem->head_dim == tiles[tiling].columns ? 0 : TILINGS)];
-        return spans_launch(launch, tiles[tiling].rows, function, function->shared);
+        if (decode_covers(problem))
+            return 0;
+        tiling = CHOOSE(problem);
+        relays = tiling_relays(problem, tiling);
+        return relays == 0
+                   ? 0
+                   : relay_bytes(relays) + (size_t)relays * tiles[tiling].registers * sizeof(float);
+    }
+
+    static enum fa_status launch(const struct fa_launch *launch)
+    {
+        return decode_covers(launch->problem) ? decode_launch(launch)
+                                              : launch_tiling(launch, CHOOSE(launch->problem));
     }
 };
 
@@ -299,7 +351,7 @@ constexpr struct fa_kernel kernel_of(const char *name,
         .units = functions::units,
         .in_order = false,
         .state = functions::state,
-        .scratch = no_bytes,
+        .scratch = functions::scratch,
         .launch = functions::launch,
         .rate = rate,
         .unit_seconds = unit_seconds,

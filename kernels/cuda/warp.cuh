@@ -1,20 +1,14 @@
-/* warp.cuh: a warp that works on its own rows by a tile of keys, with their states in registers. A
- * thread has R of the warp's 4 R rows: it scores them against every 8th key, and keeps every 8th
- * group of 4 columns of o; the 8 lanes of a row agree on its top by shuffles, and add their sums at
- * the end. Only the weights go through shared memory, in a part of it that the warp has for itself.
- * v3 and v4 are this, with different R and different ways to bring tiles in.
+/* warp.cuh: a warp that works on its own rows (rows.cuh) by a tile of keys: a thread scores its
+ * rows against every 8th key, and sums its columns of o over all of them. Only the weights go
+ * through shared memory, in a part of it that the warp has for itself. v3 and v4 are this, with
+ * different R and different ways to bring tiles in.
  *
  * Both products are sums of outer products: of a column of q, which is therefore kept transposed,
  * with one of k, and of a key's weights with its values. */
 #ifndef FA_KERNELS_CUDA_WARP_CUH
 #define FA_KERNELS_CUDA_WARP_CUH
 
-#include "kernels/cuda/product.cuh"
-#include "kernels/cuda/spans.cuh"
-
-/* Rows and columns that the lanes of a warp make. */
-#define WARP_ROWS    4
-#define WARP_COLUMNS 8
+#include "kernels/cuda/rows.cuh"
 
 /* Where a key is in a row of a transposed tile: a thread's keys, every 8th one, lie four by four
  * side by side. */
@@ -33,10 +27,13 @@ __device__ __forceinline__ int key_place(int key)
  * of code; for the scores head_dim is rounded up to a multiple of DEPTH, with zeroes. DEPTH is a
  * multiple of 8, or where keys are transposed an even number. */
 template <int D, int R, int KEYS, bool TRANSPOSED, int BLOCK_ROWS, int DEPTH, int UNROLL>
-struct warp {
-    static constexpr int ROWS = WARP_ROWS * R, C = KEYS / WARP_COLUMNS;
-    static constexpr int GROUPS = D / (4 * WARP_COLUMNS), REST = D / WARP_COLUMNS % 4;
-    static constexpr int COLUMNS = 4 * GROUPS + REST;
+struct warp : rows<D, R, BLOCK_ROWS> {
+    using state = rows<D, R, BLOCK_ROWS>;
+    using state::all_see, state::o, state::sum, state::top, state::weights;
+    using state::column, state::row_of;
+    using state::COLUMNS, state::GROUPS, state::ROWS;
+
+    static constexpr int C = KEYS / WARP_COLUMNS;
     /* Floats from a key's weights to the next's: what is stored of 8 keys at once lies in different
      * banks. */
     static constexpr int STRIDE = ROWS + 8;
@@ -47,69 +44,32 @@ struct warp {
     static constexpr int Q_SIZE = (D + 1) * BLOCK_ROWS, V_SIZE = (KEYS + 1) * D;
     static constexpr int K_SIZE = TRANSPOSED ? (D + 1) * KEYS_STRIDE : KEYS * KEYS_STRIDE;
     static constexpr int WEIGHTS = (KEYS + 1) * STRIDE;
-    static_assert(D % 16 == 0 && KEYS % 32 == 0 && KEYS % UNROLL == 0, "whole steps");
+    static_assert(KEYS % 32 == 0 && KEYS % UNROLL == 0, "whole steps");
     static_assert(TRANSPOSED || KEYS_STRIDE >= D + 4, "room for four elements more");
 
-    float o[R][COLUMNS], top[R];
-    float sum[R];       /* of the lane's own keys; lanes are added at the end */
-    uint32_t first_row; /* of the warp, in the head */
-    const float *q;     /* the thread's first row, in the transposed tile: [D + 1][BLOCK_ROWS] */
-    float *weights;     /* the warp's, [KEYS + 1][STRIDE] */
+    const float *q; /* the thread's first row, in the transposed tile: [D + 1][BLOCK_ROWS] */
 
-    /* Where the thread's row i is among the warp's: it has 4 that follow each other, and with R = 8
-     * another 4, as far on as the warp's lanes reach. */
-    __device__ __forceinline__ static int row_of(int i)
-    {
-        return i / 4 * 4 * WARP_ROWS + 4 * lane_row(threadIdx.x % 32) + i % 4;
-    }
-
-    __device__ __forceinline__ static int column()
-    {
-        return lane_column(threadIdx.x % 32);
-    }
-
-    /* Which column of o the thread's jth is. */
-    __device__ __forceinline__ static int column_of(int j)
-    {
-        return j < 4 * GROUPS ? j / 4 * 4 * WARP_COLUMNS + 4 * column() + j % 4
-                              : 4 * GROUPS * WARP_COLUMNS + REST * column() + j % 4;
-    }
-
-    /* block_q: [D + 1][BLOCK_ROWS]; block_weights: WEIGHTS floats a warp. */
-    __device__ __forceinline__ void init(const struct tile &tile, const float *block_q,
-                                         float *block_weights)
+    /* block_q: [D + 1][BLOCK_ROWS]; block_weights: [KEYS + 1][STRIDE] of each warp. */
+    __device__ __forceinline__ void init(const struct args &args, const struct tile &tile,
+                                         const float *block_q, float *block_weights)
     {
         const int number = (int)threadIdx.x / 32;
 
-        first_row = tile.first_row + number * ROWS;
+        state::init(args, tile, block_weights + number * WEIGHTS);
         q = block_q + number * ROWS + row_of(0);
-        weights = block_weights + number * WEIGHTS;
-        clear();
-    }
-
-    /* No keys yet. */
-    __device__ __forceinline__ void clear()
-    {
-#pragma unroll
-        for (int i = 0; i < R; i++) {
-            top[i] = -INFINITY, sum[i] = 0;
-#pragma unroll
-            for (int j = 0; j < COLUMNS; j++)
-                o[i][j] = 0;
-        }
     }
 
     /* Keys of the tile at `first` that the thread's row i sees. */
     __device__ __forceinline__ int visible(const struct args &args, uint32_t first, int i) const
     {
-        const uint32_t keys = mask_visible_keys(&args.problem, first_row + row_of(i));
+        const uint32_t keys = mask_visible_keys(&args.problem, state::first_row + row_of(i));
         return keys_in_tile(keys, first, KEYS);
     }
 
     /* Whether some row of the warp does not see all of the tile at `first`. */
-    __device__ __forceinline__ bool masked(const struct args &args, uint32_t first) const
+    __device__ __forceinline__ bool masked(uint32_t first) const
     {
-        return mask_visible_keys(&args.problem, first_row) < first + KEYS;
+        return all_see < first + KEYS;
     }
 
     /* The thread's rows of a column of q or of weights. */
@@ -244,7 +204,7 @@ struct warp {
         } else {
             add_scores(scores, q, k + column() * KEYS_STRIDE, depth, start);
         }
-        if (!masked(args, first))
+        if (!masked(first))
             return;
 #pragma unroll
         for (int i = 0; i < R; i++) {
@@ -305,7 +265,7 @@ struct warp {
     {
         int seen[R];
 
-        if (masked(args, first)) {
+        if (masked(first)) {
 #pragma unroll
             for (int i = 0; i < R; i++)
                 seen[i] = visible(args, first, i);
@@ -313,87 +273,6 @@ struct warp {
         } else {
             add_tile<false>(v, alpha, seen, start);
         }
-    }
-
-    /* Merges the rows' states into what is kept of the span, which they begin if `first`. */
-    __device__ __forceinline__ void keep(const struct args &args, const struct tile &tile,
-                                         bool first)
-    {
-        const int width = (int)args.problem.head_dim;
-
-#pragma unroll
-        for (int i = 0; i < R; i++) {
-            const uint32_t row = first_row - tile.first_row + row_of(i);
-            float *part = part_row(args, tile, tile.span, row), *end = part + width;
-            const float total = lanes_sum<LANE_COLUMN_BITS>(sum[i]);
-            float kept_top = -INFINITY, kept_sum = 0, a, b;
-            if (row < tile.rows) {
-                if (!first)
-                    kept_top = end[0], kept_sum = end[1];
-                merge(kept_top, kept_sum, top[i], total, args.scale_log2, a, b);
-#pragma unroll
-                for (int j = 0; j < COLUMNS; j++) {
-                    float *x = part + column_of(j);
-                    if (column_of(j) < width)
-                        *x = merged(first ? 0 : *x, a, o[i][j], b);
-                }
-            }
-            __syncwarp(); /* all lanes of the row have read top and sum */
-            if (row < tile.rows && column() == 0)
-                end[0] = kept_top, end[1] = kept_sum;
-        }
-        __syncwarp();
-        clear();
-    }
-
-    /* Writes the rows' outputs. */
-    __device__ __forceinline__ void end_rows(const struct args &args, const struct tile &tile) const
-    {
-        const int lane = (int)threadIdx.x % 32, width = (int)args.problem.head_dim;
-        const uint32_t first = first_row - tile.first_row;
-
-        __syncwarp(); /* the weights are done with, and make room */
-#pragma unroll
-        for (int i = 0; i < R; i++) {
-            const float total = lanes_sum<LANE_COLUMN_BITS>(sum[i]), inverse = inverse_of(total);
-            const uint32_t row = first + row_of(i);
-            float *to = tile.o + row * args.problem.o.row;
-            if (column() == 0)
-                weights[2 * row_of(i)] = top[i], weights[2 * row_of(i) + 1] = total;
-            if (row >= tile.rows)
-                continue;
-#pragma unroll
-            for (int j = 0; j < COLUMNS; j += 4) {
-                float x[4];
-#pragma unroll
-                for (int n = 0; n < 4; n++)
-                    x[n] = j + n < COLUMNS ? output_of(o[i][j + n], inverse) : 0;
-                if (j < 4 * GROUPS && args.aligned && column_of(j) + 4 <= width) {
-                    *(float4 *)(to + column_of(j)) = {x[0], x[1], x[2], x[3]};
-                    continue;
-                }
-#pragma unroll
-                for (int n = 0; n < 4; n++)
-                    if (j + n < COLUMNS && column_of(j + n) < width)
-                        to[column_of(j + n)] = x[n];
-            }
-        }
-        __syncwarp();
-        if (tile.lse && lane < ROWS && first + lane < tile.rows)
-            tile.lse[(first + lane) * args.problem.lse.row] =
-                lse_of(weights[2 * lane], weights[2 * lane + 1], args.problem.scale);
-    }
-
-    /* Ends the unit; every thread of the block comes here. */
-    __device__ __forceinline__ void end(const struct args &args, const struct tile &tile)
-    {
-        if (!args.cut.kept) {
-            end_rows(args, tile);
-            return;
-        }
-        if (has_part(tile))
-            keep(args, tile, tile.end_key - tile.first_key <= CHUNK_KEYS);
-        end_span(args, tile);
     }
 };
 

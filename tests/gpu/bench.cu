@@ -13,7 +13,7 @@
 
 enum { VERSIONS = CUDA_VERSIONS, GRAPH = 20, WARM_UP = 3, REPEAT_MAX = 10000 };
 #define LIMIT       1e-5 /* of relative L2 and LSE errors */
-#define SHORT_US    200  /* launches below this are timed GRAPH at a time */
+#define TIMED_US    4000 /* so many launches are timed at a time, up to GRAPH, as take so long */
 #define LONG_US     1e5  /* launches above this are repeated for LONG_TOTAL us only */
 #define LONG_TOTAL  5e6  /* or three times */
 #define FLUSH_BYTES ((size_t)256 << 20)
@@ -133,15 +133,15 @@ static void plan(struct contender *contender)
     contender->times.wanted = repeat;
     if (us > LONG_US && repeat * us > LONG_TOTAL)
         contender->times.wanted = us > LONG_TOTAL / 3 ? 3 : (int)(LONG_TOTAL / us);
-    if (us >= SHORT_US || cold)
+    if (us > TIMED_US / 2 || cold)
         return;
-    contender->launches = GRAPH;
+    contender->launches = us * (double)GRAPH < TIMED_US ? GRAPH : (int)(TIMED_US / us);
     if (contender->state) {
         CUDA(cudaFree(contender->state));
-        contender->state = (char *)bench_allocate(GRAPH * contender->state_bytes);
+        contender->state = (char *)bench_allocate(contender->launches * contender->state_bytes);
     }
     CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-    for (int i = 0; i < GRAPH; i++)
+    for (int i = 0; i < contender->launches; i++)
         launch(contender, i);
     CUDA(cudaStreamEndCapture(stream, &graph));
     CUDA(cudaGraphInstantiate(&contender->graph, graph, 0));
@@ -238,7 +238,7 @@ static void race(void)
                contender.version->name, contender.kernel->name, us, percentile(times, 20),
                percentile(times, 80), speed, 100 * speed / rate, bytes, 100 * bytes / read,
                contender.error, times->count);
-        printf(contender.graph ? ", graphs of %d launches)\n" : ")\n", GRAPH);
+        printf(contender.graph ? ", graphs of %d launches)\n" : ")\n", contender.launches);
     }
 }
 

@@ -114,6 +114,18 @@ START_TEST(spans_of_the_keys)
 }
 END_TEST
 
+/* Units that two blocks share. */
+START_TEST(legs_of_units)
+{
+    struct fa_problem problem =
+        attend_problem(68, 2, 1, 9, 530, is_quick() ? 128 : 100, FA_MASK_NONE);
+
+    if (attend_covers(kernel_of(_i), &problem) && kernel_of(_i)->scratch(&problem) > 0 &&
+        strncmp(kernel_of(_i)->name, "cuda-v4", 7) == 0 && !is_left_out(kernel_of(_i), 100))
+        run(kernel_of(_i), &problem, 1);
+}
+END_TEST
+
 /* One of each size, over one span and several. */
 START_TEST(few_rows)
 {
@@ -150,6 +162,7 @@ Suite *test_suite(void)
     tcase_add_unchecked_fixture(tests, NULL, reset);
     tcase_add_loop_test(tests, ragged_tiles, 0, (int)count);
     tcase_add_loop_test(tests, spans_of_the_keys, 0, (int)count);
+    tcase_add_loop_test(tests, legs_of_units, 0, (int)count);
     tcase_add_loop_test(tests, few_rows, 0, (int)count);
     return suite;
 }

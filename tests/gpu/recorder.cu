@@ -22,6 +22,8 @@ static struct {
     size_t range_count;
     int stage; /* v0: grids of the group so far */
     uint64_t group_first, group_count;
+    size_t zeroed;   /* bytes of the scratch, since the last grid */
+    uint64_t relays; /* v4: units that two blocks share */
     int calls, failing_call;
     cudaError_t failure;
 } seen;
@@ -112,7 +114,8 @@ static uint64_t count_problems(const struct args *args, uint64_t blocks)
 }
 
 /* How the blocks of each version find their units: v0's by unit_count, v1's as above, the others'
- * unit is first_unit + blockIdx.x. Returns the number of units past the base-th problem's first
+ * unit is first_unit + blockIdx.x, but that v4 may have two blocks for each of the first
+ * cut.relays. Returns the number of units past the base-th problem's first
  * that the grid reaches. */
 static uint64_t note_units(const struct args *args, uint64_t base, const void *entry,
                            uint64_t blocks)
@@ -131,7 +134,16 @@ static uint64_t note_units(const struct args *args, uint64_t base, const void *e
         if (ended > 0)
             note(base, args->first_unit, ended);
     } else {
-        note(base, args->first_unit, blocks);
+        const uint32_t relays = args->cut.relays;
+        count = args->unit_count;
+        expect(blocks == count + relays && relays <= count, "blocks do not cover the units");
+        expect((relays > 0) == (seen.zeroed > 0), "zeroes in vain, or none");
+        expect(seen.zeroed <= seen.kernel->scratch(seen.launch->problem),
+               "zeroes past the scratch");
+        expect(relays == 0 || seen.zeroed > relays * sizeof(uint32_t), "too few zeroes");
+        seen.zeroed = 0;
+        seen.relays += relays;
+        note(base, args->first_unit, count);
     }
     return args->first_unit + count;
 }
@@ -190,6 +202,15 @@ extern "C" cudaError_t __wrap_cudaLaunchKernel(const void *entry, dim3 grid, dim
     return seen.calls++ == seen.failing_call ? seen.failure : cudaSuccess;
 }
 
+extern "C" cudaError_t __wrap_cudaMemsetAsync(void *memory, int value, size_t bytes,
+                                              cudaStream_t stream)
+{
+    expect(memory == seen.launch->scratch && value == 0 && seen.zeroed == 0, "sets other memory");
+    expect(stream == seen.launch->stream, "zeroes on another stream");
+    seen.zeroed = bytes;
+    return cudaSuccess;
+}
+
 /* What a launch must not do. */
 static cudaError_t forbidden(const char *what)
 {
@@ -229,6 +250,7 @@ static void begin(const struct fa_kernel *kernel, const struct fa_launch *launch
         seen.all_aligned = seen.all_aligned && is_aligned(launch->problem, &launch->tensors[i]);
     seen.range_count = 0;
     seen.stage = seen.calls = 0;
+    seen.zeroed = seen.relays = 0;
     seen.failing_call = -1;
 }
 
@@ -254,6 +276,11 @@ int recorder_run(const struct fa_kernel *kernel, const struct fa_launch *launch)
     }
     expect(next == launch->range.first + launch->range.count, "does not end where the range does");
     return seen.calls;
+}
+
+uint64_t recorder_relays(void)
+{
+    return seen.relays;
 }
 
 int recorder_run_failing(const struct fa_kernel *kernel, const struct fa_launch *launch, int call,

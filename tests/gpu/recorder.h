@@ -1,5 +1,5 @@
-/* recorder.h: replaces the CUDA runtime's cudaLaunchKernel (the Makefile links what uses this with
- * --wrap) by one that notes which units each grid runs and checks its parameters. No device is
+/* recorder.h: replaces what the CUDA runtime has for launches (the Makefile links what uses this
+ * with --wrap) by what notes which units each grid runs and checks its parameters. No device is
  * needed, and a launch's pointers need not point anywhere. */
 #ifndef TEST_GPU_RECORDER_H
 #define TEST_GPU_RECORDER_H
@@ -12,6 +12,9 @@
  * says so, with the right parameters, and nothing is allocated or waited for. Returns the number of
  * grids. */
 int recorder_run(const struct fa_kernel *kernel, const struct fa_launch *launch);
+
+/* How many units of the last launch two blocks share (relay.cuh). */
+uint64_t recorder_relays(void);
 
 /* Launches while the call-th grid, counted from 0, cannot be launched. Returns how many were tried;
  * what the kernel says goes to *status. */

@@ -218,6 +218,41 @@ START_TEST(choice_by_architecture)
 }
 END_TEST
 
+/* Units are cut in two where a grid would leave much of an H200 idle at its end, and they are equal
+ * and long. */
+START_TEST(units_that_two_blocks_share)
+{
+    static const struct {
+        uint32_t extents[6];
+        enum fa_mask mask;
+        uint64_t relays;
+    } grids[] = {
+        {{4, 12, 12, 2048, 2048, 64}, FA_MASK_NONE, 264},
+        {{4, 12, 12, 2048, 2048, 64}, FA_MASK_CAUSAL_BOTTOM_RIGHT, 0},
+        {{4, 12, 12, 2048, 2048, 128}, FA_MASK_NONE, 132},
+        {{4, 12, 12, 2048, 448, 64}, FA_MASK_NONE, 0},    /* seven tiles of keys */
+        {{22, 12, 12, 256, 2048, 64}, FA_MASK_NONE, 0},   /* 528 units, which fill two rounds */
+        {{11, 12, 12, 256, 2048, 64}, FA_MASK_NONE, 396}, /* 528 small ones */
+        {{11, 12, 12, 128, 2048, 64}, FA_MASK_NONE, 0},   /* 264 of them */
+        {{1, 16, 16, 16384, 16384, 64}, FA_MASK_NONE, 264},
+        {{65, 1, 1, 9, 9000, 64}, FA_MASK_NONE, 264}, /* five spans of each */
+    };
+    const struct fa_kernel *kernel = kernel_of(4);
+    struct fa_tensors tensors[COUNT_MAX];
+
+    place(tensors, 0);
+    for (const auto &it : grids) {
+        const struct fa_problem problem = problem_of(it.extents, it.mask);
+        run_all(kernel, &problem, 2, tensors, WHOLE);
+        ck_assert_uint_eq(recorder_relays(), 0); /* nor where there is more in the grid */
+        run_all(kernel, &problem, 1, tensors, WHOLE);
+        ck_assert_uint_eq(recorder_relays(), it.relays);
+        run_all(kernel, &problem, 1, tensors, PROBLEMS);
+        ck_assert_uint_eq(recorder_relays(), 0); /* or less */
+    }
+}
+END_TEST
+
 /* Memory that nothing has is asked for as what nothing has. */
 START_TEST(sizes_saturate)
 {
@@ -245,6 +280,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(tests, an_empty_range_launches_nothing, 0, KERNELS);
     tcase_add_loop_test(tests, a_failure_ends_the_launch, 0, KERNELS);
     tcase_add_test(tests, choice_by_architecture);
+    tcase_add_test(tests, units_that_two_blocks_share);
     tcase_add_loop_test(tests, sizes_saturate, 0, KERNELS);
     return suite;
 }

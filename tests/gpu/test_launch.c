@@ -150,6 +150,44 @@ START_TEST(alone_and_in_a_batch)
 }
 END_TEST
 
+/* Units of v4 that one block begins and another ends, where a launch has many (relay.cuh), as parts
+ * of ranges that are too short for that: a unit is all of a head's keys, or a span of them, or all
+ * in two chunks. */
+START_TEST(units_that_two_blocks_share)
+{
+    enum { FEW = 100 };
+    const struct fa_kernel *kernel = kernel_of(_i);
+    const uint32_t head_dim = attend_head_dim(_i % ATTEND_HEAD_DIMS, 40);
+    const struct fa_problem problems[] = {
+        attend_problem(60, 10, 5, 9, 600, head_dim, FA_MASK_NONE),
+        attend_problem(30, 4, 2, 9, 9000, head_dim, FA_MASK_NONE),
+        attend_problem(1, 32, 2, 2400, 9000, head_dim, FA_MASK_NONE),
+    };
+
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
+        const struct fa_problem *problem = &problems[i];
+        const uint64_t units = kernel->units(problem);
+        struct device_outputs expected;
+        struct device device;
+        void *state = device_state(problem, kernel, 1);
+        ck_assert(attend_covers(kernel, problem));
+        ck_assert_uint_ge(units, 600);
+        ck_assert_uint_gt(kernel->scratch(problem), 0);
+        device_init(&device, problem, ATTEND_NORMAL, 1, 0);
+        expected = run_alone(&device, kernel);
+        device_poison(&device);
+        for (uint64_t first = 0; first < units; first += FEW)
+            device_run_range(&device, 1, kernel,
+                             (struct fa_range){first, units - first < FEW ? units - first : FEW},
+                             state);
+        expect_bits(&device, expected, "by themselves");
+        free(expected.o);
+        device_release(&device);
+        gpu_free(state);
+    }
+}
+END_TEST
+
 /* Sets one key's k and one of its v's elements, in all sequences. */
 static void set_key(const struct device *device, uint32_t key, float k, uint32_t column, float v)
 {
@@ -252,16 +290,31 @@ START_TEST(halves_on_two_streams)
 }
 END_TEST
 
-/* Registers a test for the kernels that cover its head_dim; those in_order only where `ordered`. */
-static void add(TCase *tests, const TTest *test, bool ordered)
+static bool is_any(const struct fa_kernel *kernel)
+{
+    (void)kernel;
+    return true;
+}
+
+static bool is_unordered(const struct fa_kernel *kernel)
+{
+    return !kernel->in_order;
+}
+
+static bool is_v4(const struct fa_kernel *kernel)
+{
+    return strncmp(kernel->name, "cuda-v4", 7) == 0;
+}
+
+/* Registers a test for such kernels as cover its head_dim. */
+static void add(TCase *tests, const TTest *test, bool is_meant(const struct fa_kernel *kernel))
 {
     size_t count;
 
     place_kernels(&count);
     for (int i = 0; i < (int)count * ATTEND_HEAD_DIMS; i++) {
-        const struct fa_kernel *kernel = kernel_of(i);
         const struct fa_problem problem = shape(i, 0);
-        if (place_covers(kernel, &problem) && (ordered || !kernel->in_order))
+        if (place_covers(kernel_of(i), &problem) && is_meant(kernel_of(i)))
             tcase_add_loop_test(tests, test, i, i + 1);
     }
 }
@@ -272,9 +325,10 @@ Suite *test_suite(void)
     TCase *tests = tcase_create("launch");
 
     suite_add_tcase(suite, tests);
-    add(tests, several_problems_in_a_launch, true);
-    add(tests, alone_and_in_a_batch, true);
-    add(tests, signs_of_zeroes_alone_and_in_a_batch, true);
-    add(tests, halves_on_two_streams, false);
+    add(tests, several_problems_in_a_launch, is_any);
+    add(tests, alone_and_in_a_batch, is_any);
+    add(tests, signs_of_zeroes_alone_and_in_a_batch, is_any);
+    add(tests, units_that_two_blocks_share, is_v4);
+    add(tests, halves_on_two_streams, is_unordered);
     return suite;
 }
