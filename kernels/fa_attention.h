@@ -96,7 +96,7 @@ struct fa_launch {
     uint32_t problem_count;
     struct fa_range range;
     void *state;   /* problem_count * fa_kernel.state bytes, problem 0 first, 64-byte aligned */
-    void *scratch; /* fa_kernel.scratch bytes, 64-byte aligned, of this launch alone */
+    void *scratch; /* fa_kernel.scratch(range.count) bytes, 64-byte aligned, of this launch alone */
     void *stream;  /* CUDA: a cudaStream_t; CPU: unused, the call returns when the work is done */
     /* CPU: NULL, or a flag that another thread may set (atomically) when nobody wants the result
      * any more. A kernel that sees it set returns FA_OK early, within a millisecond or so, its
@@ -121,8 +121,8 @@ struct fa_kernel {
      * before the first range, kept until the last is done. Saturates at SIZE_MAX. */
     size_t (*state)(const struct fa_problem *problem);
 
-    /* Bytes that one launch needs for itself, whatever its range. Saturates at SIZE_MAX. */
-    size_t (*scratch)(const struct fa_problem *problem);
+    /* Bytes that a launch of so many units needs for itself. Saturates at SIZE_MAX. */
+    size_t (*scratch)(const struct fa_problem *problem, uint64_t units);
 
     /* Runs (CPU) or enqueues (CUDA) the range. Allocates nothing, never synchronises. */
     enum fa_status (*launch)(const struct fa_launch *launch);

@@ -18,9 +18,9 @@ static uint64_t units_of(const struct fa_problem *problem)
     return problem->q_len;
 }
 
-static size_t no_scratch(const struct fa_problem *problem)
+static size_t no_scratch(const struct fa_problem *problem, uint64_t units)
 {
-    (void)problem;
+    (void)problem, (void)units;
     return 0;
 }
 

@@ -91,9 +91,9 @@ static uint64_t one_unit(const struct fa_problem *problem)
     return 1;
 }
 
-static size_t no_scratch(const struct fa_problem *problem)
+static size_t no_scratch(const struct fa_problem *problem, uint64_t units)
 {
-    (void)problem;
+    (void)problem, (void)units;
     return 0;
 }
 

@@ -16,9 +16,9 @@ static uint64_t fake_units(const struct fa_problem *problem)
     return problem->q_len;
 }
 
-static size_t fake_scratch(const struct fa_problem *problem)
+static size_t fake_scratch(const struct fa_problem *problem, uint64_t units)
 {
-    (void)problem;
+    (void)problem, (void)units;
     return 64;
 }
 

@@ -42,9 +42,9 @@ static uint64_t units(const struct fa_problem *problem)
     return problem->q_len;
 }
 
-static size_t scratch(const struct fa_problem *problem)
+static size_t scratch(const struct fa_problem *problem, uint64_t units)
 {
-    (void)problem;
+    (void)problem, (void)units;
     return 64;
 }
 

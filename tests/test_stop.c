@@ -147,7 +147,8 @@ static double run_until_stopped(const struct fa_kernel *kernel, const struct fa_
     const size_t state = kernel->state(problem);
     pthread_t thread;
 
-    ck_assert_int_eq(posix_memalign(&launch.scratch, 64, kernel->scratch(problem)), 0);
+    ck_assert_int_eq(
+        posix_memalign(&launch.scratch, 64, kernel->scratch(problem, launch.range.count)), 0);
     if (state) {
         ck_assert_int_eq(posix_memalign(&launch.state, 64, state), 0);
         memset(launch.state, 0, state);

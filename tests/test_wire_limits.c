@@ -193,18 +193,19 @@ START_TEST(replies_that_are_not_read_count)
 {
     enum { REQUESTS = 20 };
     struct wire_region region;
-    struct wire_bytes bytes = {0};
     int fd, other, served = 0;
 
     begin_with("--staged", "8M,16M,32M");
     fd = wire_greet();
     other = wire_greet();
     wire_region_alloc(&region, fd, 2 * MIB);
-    for (uint64_t id = 10; id < 10 + REQUESTS; id++)
+    for (uint64_t id = 10; id < 10 + REQUESTS; id++) {
+        struct wire_bytes bytes = {0};
         wire_append_read(&bytes, id, region.id, 0, region.size);
-    wire_send_bytes(fd, &bytes);
-    for (uint64_t id = 1; id <= 2; id++) /* afterwards the daemon has taken all of them */
-        wire_ping(other, id);
+        wire_send_bytes(fd, &bytes);
+        for (uint64_t ping = 1; ping <= 2; ping++) /* afterwards the daemon has taken it */
+            wire_ping(other, ping);
+    }
     for (int i = 0; i < REQUESTS; i++) {
         struct wire_reply reply;
 

@@ -43,7 +43,8 @@ static enum fa_status run_here(const struct request_tensors *tensors, struct doc
     snprintf(out->kernel, sizeof out->kernel, "%s", choice.kernel->name);
     launch.range.count = choice.kernel->units(&tensors->problem);
     launch.state = aligned_alloc(64, choice.kernel->state(&tensors->problem) + 64);
-    launch.scratch = aligned_alloc(64, choice.kernel->scratch(&tensors->problem) + 64);
+    launch.scratch =
+        aligned_alloc(64, choice.kernel->scratch(&tensors->problem, launch.range.count) + 64);
     status = FA_RESOURCE_EXHAUSTED;
     if (launch.state && launch.scratch) {
         memset(launch.state, 0, choice.kernel->state(&tensors->problem));

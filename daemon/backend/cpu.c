@@ -71,7 +71,8 @@ static bool run_range(struct fad_op *op, void *where)
     struct fad_range_op *range = op->subject;
     struct fad_scratch *scratch = where;
 
-    if (!fit_scratch(scratch, range->kernel->scratch(range->launch.problem))) {
+    if (!fit_scratch(scratch,
+                     range->kernel->scratch(range->launch.problem, range->launch.range.count))) {
         op->status = FA_RESOURCE_EXHAUSTED;
         op->text = "the system gave no memory for the kernel's scratch";
         return false;

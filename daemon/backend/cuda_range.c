@@ -36,7 +36,7 @@ static void on_reached(struct cuda_backend *backend, struct cuda_fence *fence, i
 /* A kernel's scratch is the launch's alone: it comes and goes in the stream's order. */
 static int launch(struct cuda_device *device, struct fad_range_op *range, cudaStream_t stream)
 {
-    const size_t scratch = range->kernel->scratch(range->launch.problem);
+    const size_t scratch = range->kernel->scratch(range->launch.problem, range->launch.range.count);
     enum fa_status status;
 
     range->launch.stream = stream;

@@ -128,7 +128,9 @@ static void plan_regions(struct fad_job *job, const struct fad_memfd *memfd)
 static uint64_t scratch_size(const struct fad_job *job)
 {
     const struct fad_device *device = &job->engine->backend->devices[job->device];
-    uint64_t size = job->choice.kernel->scratch(&job->request.problem);
+    const struct fa_kernel *kernel = job->choice.kernel;
+    const struct fa_problem *problem = &job->request.problem;
+    uint64_t size = kernel->scratch(problem, kernel->units(problem));
 
     if (device->shared)
         return 0;

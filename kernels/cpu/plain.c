@@ -21,8 +21,9 @@ static uint64_t units(const struct fa_problem *problem)
 }
 
 /* One row's scores, then one row of output: the output tensor itself is written once. */
-static size_t scratch(const struct fa_problem *problem)
+static size_t scratch(const struct fa_problem *problem, uint64_t units)
 {
+    (void)units;
     return ((size_t)problem->kv_len + problem->head_dim) * sizeof(float);
 }
 

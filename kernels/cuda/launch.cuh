@@ -16,6 +16,9 @@
 /* Blocks of a grid. */
 #define GRID_MAX INT32_MAX
 
+/* SMs of the device that grids are made to fill: an H200. */
+#define SMS 132u
+
 /* How a problem's rows and keys are cut. */
 struct cut {
     uint32_t tiles;     /* of a head's rows */
@@ -104,9 +107,15 @@ static inline const char *refuses_nothing(const struct fa_problem *problem)
 }
 
 /* fa_kernel.state and .scratch of kernels that want none. */
-static inline size_t no_bytes(const struct fa_problem *problem)
+static inline size_t no_state(const struct fa_problem *problem)
 {
     (void)problem;
+    return 0;
+}
+
+static inline size_t no_scratch(const struct fa_problem *problem, uint64_t units)
+{
+    (void)problem, (void)units;
     return 0;
 }
 
@@ -144,7 +153,8 @@ static inline enum fa_status enqueue(const struct cuda_function *function, size_
 }
 
 /* Calls start(args), which returns a status, for one part after another of the launch's range, none
- * of more than `most` units or PROBLEMS_MAX problems. units, state_bytes: of a problem. */
+ * of more than `most` units or PROBLEMS_MAX problems. It may set args.cut.relays, which the next
+ * part then has. units, state_bytes: of a problem. */
 template <typename F>
 static enum fa_status for_each_part(const struct fa_launch *launch, uint64_t units,
                                     size_t state_bytes, struct cut cut, uint64_t most, F start)

@@ -4,24 +4,22 @@
  * Of n equal units on a device that runs `slots` of them at once the last round leaves some slots
  * empty. So of `slots` units the jth is cut after j / slots of its tiles of keys. The grid begins
  * with their first legs, the shortest first; then come the other units; then the second legs, the
- * longest first. A slot that took a longer leg at the beginning gets a shorter one at the end, and
- * all end at about n / slots, when n is at least slots. (McNaughton's wrap-around rule for machines
+ * longest first. The sooner a slot is done with the former the longer a second leg it gets, and all
+ * end at about n / slots, when n is at least slots. (McNaughton's wrap-around rule for machines
  * that may interrupt their jobs, in an order that needs no plan of who does what.)
  *
  * The second leg goes on with what the first had in its registers: the bits are those of one block.
  * It may wait, for a leg whose block has started before it; whichever block starts first takes the
  * first leg, so that there always is such a one.
  *
- * Grids that are not all of a problem have others beside them, which fill the device as well.
+ * Only launches of as many units as a problem has do this. Ranges of one have others beside them,
+ * which fill the device as well.
  *
  * The launch's scratch: what the legs share, then the registers of each cut unit's block. */
 #ifndef FA_KERNELS_CUDA_RELAY_CUH
 #define FA_KERNELS_CUDA_RELAY_CUH
 
 #include "kernels/cuda/spans.cuh"
-
-/* SMs of the device that grids are made to fill: an H200. */
-#define SMS 132u
 
 /* Tiles of keys of a unit that is worth cutting. */
 #define RELAY_STEPS 8u
@@ -32,11 +30,13 @@ struct relay {
     uint32_t done[];  /* [cut.relays], whether the unit's first leg is */
 };
 
-/* The keys of a block. */
+/* A block's part of its unit's keys: all, or up to the cut, or from there on. A first leg may have
+ * none; its registers then are nobody's. */
 struct leg {
     uint32_t first_key, end_key;
+    /* Of a unit that is cut: */
     uint32_t *done;
-    float *registers; /* of the unit's block, [number][thread] */
+    float *registers; /* [number][thread] */
 };
 
 /* --- On the host ---------------------------------------------------------------------------- */
@@ -48,9 +48,9 @@ __host__ __device__ inline size_t relay_bytes(uint32_t relays)
 }
 
 /* How many units a grid of all the problem's cuts, on a device that runs so many `slots` of its
- * blocks at once: none if units are short; or under a mask, where they are of all lengths, and the
- * longest come first; or if the time that it spares is no more than about what the second legs' own
- * copies take, a tile of keys or two each. keys: of a tile. */
+ * blocks at once: none if these are not full once; if units are short; under a mask, where they are
+ * of all lengths and the longest come first; or if it spares less than two tiles of keys a slot:
+ * legs are whole tiles, and a second leg copies q again. keys: of a tile. */
 static inline uint32_t relays_of(const struct fa_problem *problem, uint32_t tile_rows,
                                  uint32_t keys, uint32_t slots)
 {

@@ -24,7 +24,7 @@ template <int D, int R, int BLOCK_ROWS> struct rows {
     float sum[R];       /* of the lane's own keys; lanes are added at the end */
     uint32_t first_row; /* of the warp, in the head */
     uint32_t all_see;   /* keys that each of the warp's rows sees */
-    float *weights;     /* the warp's, in shared memory; done with at the end, and make room */
+    float *weights;     /* the warp's, in shared memory: 2 ROWS floats at least, for end_rows */
 
     /* Where the thread's row i is among the warp's: it has 4 that follow each other, and with R = 8
      * another 4, as far on as the warp's lanes reach. */

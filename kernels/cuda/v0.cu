@@ -53,8 +53,9 @@ static uint64_t group_units(const struct fa_problem *problem)
     return group < 1 ? 1 : group < GROUP_MAX ? group : GROUP_MAX;
 }
 
-static size_t scratch(const struct fa_problem *problem)
+static size_t scratch(const struct fa_problem *problem, uint64_t units)
 {
+    (void)units;
     return group_units(problem) * unit_size(cut_of(problem)) * sizeof(float);
 }
 
@@ -325,7 +326,7 @@ static const struct fa_kernel kernel = {
     .refuses = refuses_nothing,
     .units = units,
     .in_order = false,
-    .state = no_bytes,
+    .state = no_state,
     .scratch = scratch,
     .launch = launch,
     .rate = 22e12,         /* at (4,12,2048,64) on an H200, 2026-12-01 */

@@ -1,10 +1,11 @@
-/* v4: optimised v3. The same warps and the same steps, and three changes:
+/* v4: optimised v3. The same warps and the same steps, and four changes:
  *  - tiles come by asynchronous copies, the values while the scores are computed, the next keys
  *    while the values are summed; k and v have a tile each, and a step two barriers;
  *  - up to head_dim 64 a thread of the large tiles has 8 rows, so that at 64 eight loads of shared
  *    memory feed 128 multiplications; beyond it its registers hold 4, and with 128 it is twelve for
  *    the scores and ten for the values;
- *  - the products are unrolled as far as the instruction cache allows.
+ *  - the products are unrolled as far as the instruction cache allows;
+ *  - of equal units some are cut in two, for the end of a grid (relay.cuh).
  * A thread of 8 rows has its registers full with the scores of 8 keys, and takes keys transposed,
  * which are copied by elements; the others take them as they lie, 16 bytes a copy where they can.
  *
@@ -64,7 +65,7 @@ struct small_128 : tiling<128, 4, 4, 32, 2, 16, 16> { /* 78 KiB */
 /* Starts copying a tile of keys or values, of which `rows` are there with `width` elements each, as
  * they lie, BYTES at a time, with STRIDE floats from row to row; zeroes after the last row, and
  * nothing after a row's elements. A warp, or a part of one, copies a row at a time. Many small
- * copies are not unrolled: the registers of their addresses would be missed elsewhere. */
+ * copies are unrolled little: the registers of their addresses would be missed elsewhere. */
 template <typename S, bool EXACT, int BYTES, int STRIDE>
 __device__ __forceinline__ void copy_rows(float *to, const float *from, int64_t row_stride,
                                           int rows, int width)
@@ -225,7 +226,7 @@ static const struct cuda_function functions[2 * TILINGS] = {EACH(EXACT), EACH(RA
 
 #define TILE(S)                                              \
     {                                                        \
-        S::D, S::ROWS, S::KEYS, SMS *S::BLOCKS, S::REGISTERS \
+        S::D, S::ROWS, S::KEYS, S::BLOCKS *SMS, S::REGISTERS \
     }
 static const struct tile_size {
     uint32_t columns, rows, keys;
@@ -281,8 +282,8 @@ static enum fa_status launch_tiling(const struct fa_launch *launch, int tiling)
     return for_each_part(
         launch, units, spans_state(problem, tile->rows), spans_cut(problem, tile->rows),
         GRID_MAX - tile->slots, [=](struct args &args) {
-            const bool all = launch->problem_count == 1 && args.unit_count == units;
-            const uint32_t relays = all ? tiling_relays(problem, tiling) : 0;
+            const bool whole = launch->range.count == units && args.unit_count == units;
+            const uint32_t relays = whole ? tiling_relays(problem, tiling) : 0;
             enum fa_status status = FA_OK;
 
             args.cut.relays = relays;
@@ -311,12 +312,12 @@ template <int CHOOSE(const struct fa_problem *)> struct chosen {
         return spans_state(problem, tiles[CHOOSE(problem)].rows);
     }
 
-    static size_t scratch(const struct fa_problem *problem)
+    static size_t scratch(const struct fa_problem *problem, uint64_t count)
     {
         uint32_t relays;
         int tiling;
 
-        if (decode_covers(problem))
+        if (decode_covers(problem) || count != units(problem))
             return 0;
         tiling = CHOOSE(problem);
         relays = tiling_relays(problem, tiling);

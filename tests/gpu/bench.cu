@@ -166,7 +166,7 @@ static bool enter(struct contender *contender, const struct fa_version *version,
     contender->launches = 1;
     contender->state_bytes = kernel->state(&problem);
     contender->state = (char *)bench_allocate(contender->state_bytes);
-    contender->scratch = bench_allocate(kernel->scratch(&problem));
+    contender->scratch = bench_allocate(kernel->scratch(&problem, kernel->units(&problem)));
     if (!correct(contender)) {
         contender->kernel = NULL;
         return false;

@@ -30,7 +30,7 @@ void gpu_free(void *memory)
 enum fa_status gpu_run(const struct fa_kernel *kernel, struct fa_launch launch)
 {
     const cudaStream_t stream = cudaStreamPerThread;
-    const size_t bytes = kernel->scratch(launch.problem);
+    const size_t bytes = kernel->scratch(launch.problem, launch.range.count);
     enum fa_status status;
 
     launch.stream = stream;

@@ -94,7 +94,8 @@ static uint64_t note_group(const struct args *args, const void *entry, uint64_t 
     expect((uint64_t)args->state + args->first_unit == seen.group_first &&
                count == seen.group_count,
            "a group's kernels take different units");
-    expect(count * scores <= seen.kernel->scratch(problem), "a group does not fit the scratch");
+    expect(count * scores <= seen.kernel->scratch(problem, seen.launch->range.count),
+           "a group does not fit the scratch");
     seen.stage = (seen.stage + 1) % 3;
     return seen.stage == 0 ? count : 0;
 }
@@ -113,36 +114,46 @@ static uint64_t count_problems(const struct args *args, uint64_t blocks)
     return blocks / window;
 }
 
+/* v4: units of the grid that two blocks share, whose counters the launch zeroed just before, at the
+ * beginning of a scratch that has room for their rows after these. */
+static void note_relays(const struct args *args)
+{
+    const struct fa_problem *problem = seen.launch->problem;
+    const uint64_t relays = args->cut.relays, rows = divide_up(problem->q_len, args->cut.tiles);
+    const size_t scratch = seen.kernel->scratch(problem, seen.launch->range.count);
+
+    expect(relays <= args->unit_count, "more units cut than there are");
+    expect((relays > 0) == (seen.zeroed > 0), "zeroes in vain, or none");
+    if (relays > 0) {
+        expect(seen.zeroed >= (relays + 1) * sizeof(uint32_t), "too few zeroes");
+        expect(scratch >= seen.zeroed + relays * rows * (problem->head_dim + 2) * sizeof(float),
+               "no room for the rows");
+    }
+    seen.zeroed = 0;
+    seen.relays += relays;
+}
+
 /* How the blocks of each version find their units: v0's by unit_count, v1's as above, the others'
- * unit is first_unit + blockIdx.x, but that v4 may have two blocks for each of the first
- * cut.relays. Returns the number of units past the base-th problem's first
- * that the grid reaches. */
+ * unit is first_unit + blockIdx.x, but for v4's that two blocks share. Returns the number of units
+ * past the base-th problem's first that the grid reaches. */
 static uint64_t note_units(const struct args *args, uint64_t base, const void *entry,
                            uint64_t blocks)
 {
-    uint64_t count = blocks;
+    const uint64_t count = args->unit_count;
 
     if (version() == '1') {
         const uint64_t problems = count_problems(args, blocks);
         for (uint64_t p = 0; p < problems; p++)
-            note(base + p, args->first_unit, args->unit_count);
-        return (problems - 1) * seen.units + args->first_unit + args->unit_count;
+            note(base + p, args->first_unit, count);
+        return (problems - 1) * seen.units + args->first_unit + count;
     }
     if (version() == '0') {
         const uint64_t ended = note_group(args, entry, blocks);
-        count = args->unit_count;
         if (ended > 0)
             note(base, args->first_unit, ended);
     } else {
-        const uint32_t relays = args->cut.relays;
-        count = args->unit_count;
-        expect(blocks == count + relays && relays <= count, "blocks do not cover the units");
-        expect((relays > 0) == (seen.zeroed > 0), "zeroes in vain, or none");
-        expect(seen.zeroed <= seen.kernel->scratch(seen.launch->problem),
-               "zeroes past the scratch");
-        expect(relays == 0 || seen.zeroed > relays * sizeof(uint32_t), "too few zeroes");
-        seen.zeroed = 0;
-        seen.relays += relays;
+        expect(blocks == count + args->cut.relays, "blocks do not cover the units");
+        note_relays(args);
         note(base, args->first_unit, count);
     }
     return args->first_unit + count;
@@ -208,7 +219,7 @@ extern "C" cudaError_t __wrap_cudaMemsetAsync(void *memory, int value, size_t by
     expect(memory == seen.launch->scratch && value == 0 && seen.zeroed == 0, "sets other memory");
     expect(stream == seen.launch->stream, "zeroes on another stream");
     seen.zeroed = bytes;
-    return cudaSuccess;
+    return seen.calls++ == seen.failing_call ? seen.failure : cudaSuccess;
 }
 
 /* What a launch must not do. */

@@ -10,13 +10,13 @@
 
 /* Launches, and fails the test unless each unit of the range runs once, in order where the kernel
  * says so, with the right parameters, and nothing is allocated or waited for. Returns the number of
- * grids. */
+ * grids, and of times that memory was zeroed for one. */
 int recorder_run(const struct fa_kernel *kernel, const struct fa_launch *launch);
 
 /* How many units of the last launch two blocks share (relay.cuh). */
 uint64_t recorder_relays(void);
 
-/* Launches while the call-th grid, counted from 0, cannot be launched. Returns how many were tried;
+/* Launches while the call-th of these, counted from 0, fails. Returns how many were tried;
  * what the kernel says goes to *status. */
 int recorder_run_failing(const struct fa_kernel *kernel, const struct fa_launch *launch, int call,
                          cudaError_t failure, enum fa_status *status);

@@ -150,9 +150,9 @@ START_TEST(alone_and_in_a_batch)
 }
 END_TEST
 
-/* Units of v4 that one block begins and another ends, where a launch has many (relay.cuh), as parts
- * of ranges that are too short for that: a unit is all of a head's keys, or a span of them, or all
- * in two chunks. */
+/* Units of v4 that one block begins and another ends (relay.cuh) have the bits that they have in
+ * ranges, where none is cut. A unit is all of a head's keys, or a span of them, or all in two
+ * chunks. */
 START_TEST(units_that_two_blocks_share)
 {
     enum { FEW = 100 };
@@ -172,7 +172,7 @@ START_TEST(units_that_two_blocks_share)
         void *state = device_state(problem, kernel, 1);
         ck_assert(attend_covers(kernel, problem));
         ck_assert_uint_ge(units, 600);
-        ck_assert_uint_gt(kernel->scratch(problem), 0);
+        ck_assert_uint_gt(kernel->scratch(problem, units), 0);
         device_init(&device, problem, ATTEND_NORMAL, 1, 0);
         expected = run_alone(&device, kernel);
         device_poison(&device);
@@ -180,7 +180,7 @@ START_TEST(units_that_two_blocks_share)
             device_run_range(&device, 1, kernel,
                              (struct fa_range){first, units - first < FEW ? units - first : FEW},
                              state);
-        expect_bits(&device, expected, "by themselves");
+        expect_bits(&device, expected, "in ranges");
         free(expected.o);
         device_release(&device);
         gpu_free(state);

@@ -73,7 +73,7 @@ enum fa_status place_run(const struct attend *const *problems, uint32_t count,
                          const struct fa_kernel *kernel, struct fa_range range)
 {
     const struct fa_problem *problem = &problems[0]->problem;
-    const size_t bytes = kernel->scratch(problem);
+    const size_t bytes = kernel->scratch(problem, range.count);
     struct fa_tensors tensors[2];
     struct fa_launch launch = {
         .problem = problem,

@@ -60,7 +60,7 @@ static void check_tensors(const struct fa_launch *launch)
 
 static void run_range(struct fad_range_op *range)
 {
-    size_t size = range->kernel->scratch(range->launch.problem);
+    size_t size = range->kernel->scratch(range->launch.problem, range->launch.range.count);
     void *scratch = aligned_alloc(64, (size + 64) / 64 * 64);
 
     if (scripted.base.separate)

@@ -39,9 +39,9 @@ static uint64_t sim_units(const struct fa_problem *problem)
     return problem->q_len;
 }
 
-static size_t sim_scratch(const struct fa_problem *problem)
+static size_t sim_scratch(const struct fa_problem *problem, uint64_t units)
 {
-    (void)problem;
+    (void)problem, (void)units;
     return 64;
 }
 
