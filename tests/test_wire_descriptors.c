@@ -349,7 +349,8 @@ START_TEST(refused_requests_keep_no_descriptor)
         wire_forward_free(&f);
     }
     wire_serves(fd);
-    ck_assert_int_le(wire_daemon_fds(), before);
+    while (wire_daemon_fds() > before) /* threads close them, soon after */
+        usleep(1000);
     close(fd);
 }
 END_TEST

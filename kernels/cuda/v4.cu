@@ -11,9 +11,9 @@
  *
  * Which tiling runs is chosen by the problem, or by the shared memory that a block gets. Few rows
  * are not worth a tile: decode.cu has those. */
+#include "kernels/cuda/copies.cuh"
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/relay.cuh"
-#include "kernels/cuda/warp.cuh"
 
 /* D: columns of o. R: rows of a thread. WARPS: of a block. KEYS: of a tile. BLOCKS: of an SM of 228
  * KiB. DEPTH, UNROLL: steps of the scores and of the values that are one piece of code, as many as
@@ -62,66 +62,21 @@ struct small_96 : tiling<96, 4, 4, 32, 3, 16, 16> { /* 62 KiB */
 struct small_128 : tiling<128, 4, 4, 32, 2, 16, 16> { /* 78 KiB */
 };
 
-/* Starts copying a tile of keys or values, of which `rows` are there with `width` elements each, as
- * they lie, BYTES at a time, with STRIDE floats from row to row; zeroes after the last row, and
- * nothing after a row's elements. A warp, or a part of one, copies a row at a time. Many small
- * copies are unrolled little: the registers of their addresses would be missed elsewhere. */
-template <typename S, bool EXACT, int BYTES, int STRIDE>
-__device__ __forceinline__ void copy_rows(float *to, const float *from, int64_t row_stride,
-                                          int rows, int width)
-{
-    constexpr int STEP = BYTES / 4, PIECES = S::D / STEP;
-    constexpr int LANES = PIECES <= 8 ? 8 : PIECES <= 16 ? 16 : 32, AT_ONCE = S::THREADS / LANES;
-    constexpr bool WHOLE = EXACT && PIECES % LANES == 0;
-    const int first = (int)threadIdx.x / LANES, column = (int)threadIdx.x % LANES * STEP;
-    const float *next = from + first * row_stride + column;
-
-    static_assert(S::KEYS % AT_ONCE == 0, "whole steps");
-    to += first * STRIDE + column;
-#pragma unroll(BYTES == 16 ? S::KEYS : S::D <= 96 ? 4 : 2)
-    for (int row = 0; row < S::KEYS; row += AT_ONCE) {
-#pragma unroll
-        for (int d = 0; d < S::D; d += LANES * STEP)
-            if (WHOLE || column + d < width)
-                copy_async<BYTES>(to + row * STRIDE + d, next + d, first + row < rows);
-        next += AT_ONCE * row_stride;
-    }
-}
-
-/* Starts copying a tile of keys likewise, but transposed. A warp copies 8 elements of each of 4
- * keys at once, which come to lie side by side: these are sectors of memory, whole ones if rows
- * begin with one, and different banks. */
-template <typename S, bool EXACT, int STRIDE>
-__device__ __forceinline__ void copy_columns(float *to, const float *from, int64_t row_stride,
-                                             int rows, int width)
-{
-    constexpr int GROUPS = S::KEYS / 4 / S::WARPS;
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, first = lane % 8;
-
-    from += first;
-#pragma unroll(EXACT ? GROUPS : 1)
-    for (int n = 0; n < GROUPS; n++) {
-        const int group = n * S::WARPS + warp, row = group / 8 * 32 + group % 8 + lane / 8 * 8;
-        const float *next = from + row * row_stride;
-        float *place = to + first * STRIDE + key_place(row);
-#pragma unroll
-        for (int d = 0; d < S::D; d += 8)
-            if (EXACT || first + d < width)
-                copy_async<4>(place + d * STRIDE, next + d, row < rows);
-    }
-}
-
-/* Waits for the copies that this thread started, then for all threads of the block: afterwards the
- * tiles are complete, and nobody still uses what was read before. */
-__device__ __forceinline__ void wait_for_copies()
-{
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncthreads();
-}
+/* Shared memory of an SM: 164 KiB at most before the H100, where fewer blocks fit, and so each gets
+ * more registers. */
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 900
+#define SM_SHARED ((size_t)164 << 10)
+#else
+#define SM_SHARED ((size_t)228 << 10)
+#endif
+template <typename S>
+constexpr int blocks_of_sm = S::BLOCKS *(S::SHARED + 1024) <= SM_SHARED
+                                 ? S::BLOCKS
+                                 : (int)(SM_SHARED / (S::SHARED + 1024));
 
 /* EXACT: head_dim is S::D. */
 template <typename S, bool EXACT>
-__global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
+__global__ void __launch_bounds__(S::THREADS, blocks_of_sm<S>)
     v4_kernel(const __grid_constant__ struct args args)
 {
     extern __shared__ float4 shared[];
@@ -138,33 +93,23 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     const bool pieces = args.aligned && width % 4 == 0; /* of 16 bytes */
     __shared__ struct tile tile;
     __shared__ struct leg leg;
+    keys_copy<S, EXACT, warp_rows::KEYS_STRIDE> keys;
+    rows_copy<S, EXACT, S::D> values;
     warp_rows warp;
 
     const auto start_k = [&](uint32_t key) {
-        constexpr int STRIDE = warp_rows::KEYS_STRIDE;
-        const int64_t row = problem.k.row;
-        const int rows = tile_keys(args, key, S::KEYS);
-        if (key >= leg.end_key)
-            return;
-        if constexpr (S::TRANSPOSED)
-            copy_columns<S, EXACT, STRIDE>(k, tile.k + key * row, row, rows, width);
-        else if (pieces)
-            copy_rows<S, EXACT, 16, STRIDE>(k, tile.k + key * row, row, rows, width);
-        else
-            copy_rows<S, EXACT, 4, STRIDE>(k, tile.k + key * row, row, rows, width);
+        if (key < leg.end_key)
+            keys.start(problem.k.row, tile_keys(args, key, S::KEYS), width, pieces);
     };
     const auto start_v = [&](uint32_t key) {
-        const int64_t row = problem.v.row;
-        const int rows = tile_keys(args, key, S::KEYS);
-        if (pieces)
-            copy_rows<S, EXACT, 16, S::D>(v, tile.v + key * row, row, rows, width);
-        else
-            copy_rows<S, EXACT, 4, S::D>(v, tile.v + key * row, row, rows, width);
+        values.start(problem.v.row, tile_keys(args, key, S::KEYS), width, pieces);
     };
 
     find_leg<S::KEYS, S::REGISTERS>(args, S::ROWS, &tile, &leg);
     warp.init(args, tile, q, v + warp_rows::V_SIZE);
     if (leg.first_key < leg.end_key) {
+        keys.init(tile.k + leg.first_key * problem.k.row, problem.k.row, k, pieces);
+        values.init(tile.v + leg.first_key * problem.v.row, problem.v.row, v, pieces);
         if (!EXACT) { /* copies leave out what is after a row's elements, where q is 0 */
             for (int i = 4 * (int)threadIdx.x; i < warp_rows::K_SIZE + warp_rows::V_SIZE;
                  i += 4 * S::THREADS)
