@@ -1,6 +1,10 @@
 /* copies.cuh: how the threads of a block bring tiles of keys and values to shared memory by
- * asynchronous copies (v4). S: a tiling, with D columns of o, KEYS of a tile, and WARPS and THREADS
- * of a block. EXACT: head_dim is S::D. */
+ * asynchronous copies (v4). S: a tiling, with D columns of o, KEYS of a tile, WARPS and THREADS of
+ * a block, and whether keys lie TRANSPOSED. EXACT: head_dim is S::D.
+ *
+ * A thread has a part of each tile, one after the other: `next` is its first element of the next
+ * one, `to` where that goes, `row` its row in the tile. These are kept from tile to tile: with
+ * transposed keys to find them anew takes more registers. */
 #ifndef FA_KERNELS_CUDA_COPIES_CUH
 #define FA_KERNELS_CUDA_COPIES_CUH
 
@@ -8,14 +12,10 @@
 
 #include <type_traits>
 
-/* The thread's part of the copies of tiles of keys or values, one after the other: `next` is its
- * first element of the next one, `to` where that goes, `row` its row in the tile. All of this is
- * kept: where registers are full, to find it anew each time costs more of them.
- *
- * Here tiles lie as in memory, with STRIDE floats from row to row. Nothing is copied after a row's
- * `width` elements. A warp, or a part of one, copies a row at a time, by 16 bytes if `pieces`, else
- * by 4. Many small copies are unrolled little: the registers of their addresses would be missed
- * elsewhere. */
+/* Of tiles that lie as in memory, with STRIDE floats from row to row. Nothing is copied after a
+ * row's `width` elements. A warp, or a part of one, copies a row at a time, by 16 bytes if
+ * `pieces`, else by 4. Many small copies are unrolled little: the registers of their addresses
+ * would be missed elsewhere. */
 template <typename S, bool EXACT, int STRIDE> struct rows_copy {
     const float *next;
     float *to;
@@ -72,9 +72,13 @@ template <typename S, bool EXACT, int STRIDE> struct rows_copy {
     }
 };
 
-/* The same for tiles of keys that lie transposed, by elements. A warp copies 16 elements of each of
- * 2 keys at once, which come to lie side by side: that takes two passes through the lines of memory
- * and two through the banks of shared memory (8 of each of 4 keys: four and one). */
+/* Of tiles of keys that lie transposed, by elements. A warp copies 16 elements of each of 2 keys at
+ * once, which come to lie side by side. That takes two passes through the lines of memory, if rows
+ * begin at multiples of 64 bytes, and two through the banks of shared memory (8 elements of each of
+ * 4 keys: four and one).
+ *
+ * Of 16 keys the four warps take keys w and w + 8, then w + 4 and w + 12: what a thread's row and
+ * its step add to a key have no bits in common, and so their places add up. */
 template <typename S, bool EXACT, int STRIDE> struct columns_copy {
     const float *next;
     float *to;
@@ -94,7 +98,7 @@ template <typename S, bool EXACT, int STRIDE> struct columns_copy {
 
     __device__ __forceinline__ void start(int64_t row_stride, int rows, int width, bool)
     {
-        static_assert(S::WARPS == 4, "8 keys a step, 4 of each half of 16");
+        static_assert(S::WARPS == 4 && S::KEYS % 16 == 0 && S::D % 16 == 0, "whole steps");
 #pragma unroll(EXACT ? S::KEYS / 8 : 1)
         for (int n = 0; n < S::KEYS / 8; n++) {
             const int i = n / 2 * 16 + n % 2 * 4;
@@ -108,7 +112,7 @@ template <typename S, bool EXACT, int STRIDE> struct columns_copy {
     }
 };
 
-/* Of keys. */
+/* Of keys, by how the tiling has them. */
 template <typename S, bool EXACT, int STRIDE>
 using keys_copy =
     std::conditional_t<S::TRANSPOSED, columns_copy<S, EXACT, STRIDE>, rows_copy<S, EXACT, STRIDE>>;

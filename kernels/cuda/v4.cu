@@ -6,7 +6,7 @@
  *    the scores and ten for the values;
  *  - the products are unrolled as far as the instruction cache allows;
  *  - of equal units some are cut in two, for the end of a grid (relay.cuh).
- * A thread of 8 rows has its registers full with the scores of 8 keys, and takes keys transposed,
+ * A thread of 8 rows has no registers for several elements of 8 keys, and takes keys transposed,
  * which are copied by elements; the others take them as they lie, 16 bytes a copy where they can.
  *
  * Which tiling runs is chosen by the problem, or by the shared memory that a block gets. Few rows
@@ -14,6 +14,8 @@
 #include "kernels/cuda/copies.cuh"
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/relay.cuh"
+
+#include <algorithm>
 
 /* D: columns of o. R: rows of a thread. WARPS: of a block. KEYS: of a tile. BLOCKS: of an SM of 228
  * KiB. DEPTH, UNROLL: steps of the scores and of the values that are one piece of code, as many as
@@ -62,17 +64,20 @@ struct small_96 : tiling<96, 4, 4, 32, 3, 16, 16> { /* 62 KiB */
 struct small_128 : tiling<128, 4, 4, 32, 2, 16, 16> { /* 78 KiB */
 };
 
-/* Shared memory of an SM: 164 KiB at most before the H100, where fewer blocks fit, and so each gets
- * more registers. */
-#if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 900
-#define SM_SHARED ((size_t)164 << 10)
-#else
+/* Bytes of shared memory of an SM. Where fewer blocks fit than on an H100 each gets more
+ * registers. */
+#if !defined __CUDA_ARCH__ || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
 #define SM_SHARED ((size_t)228 << 10)
+#elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
+#define SM_SHARED ((size_t)100 << 10)
+#else
+#define SM_SHARED ((size_t)164 << 10)
 #endif
+
+/* Of a tiling, on an SM; 0 if none fits. CUDA takes 1 KiB of each block. */
 template <typename S>
-constexpr int blocks_of_sm = S::BLOCKS *(S::SHARED + 1024) <= SM_SHARED
-                                 ? S::BLOCKS
-                                 : (int)(SM_SHARED / (S::SHARED + 1024));
+constexpr int blocks_of_sm = (int)std::min((size_t)S::BLOCKS,
+                                           SM_SHARED / (S::SHARED + ((size_t)1 << 10)));
 
 /* EXACT: head_dim is S::D. */
 template <typename S, bool EXACT>
